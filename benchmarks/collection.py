@@ -2,11 +2,11 @@
 
     python benchmarks/collection.py [--problems 100] [--turns 2]
 
-The real loop (vLLM and the judge in this process) runs over pocket problems, and the tokens that it generates per
-second are counted from the first request to the last record. Then, in a new process with the machine to itself, vLLM's
-own offline `LLM.generate` gets every prompt of that run at once and must generate completions of the same lengths. Both
-are warmed up first. The result is the ratio of the two rates. It shows what the order of turns, the judge and the
-records cost, in one run on one machine.
+The real loop (vLLM and the judge in this process) runs over pocket problems, and the tokens that it
+generates per second are counted from the first request to the last record. Then, in a new process with the machine to
+itself, vLLM's own offline `LLM.generate` gets every prompt of that run at once and must generate completions of the
+same lengths. Both are warmed up first. The result is the ratio of the two rates. It shows what the order of turns, the
+judge and the records cost, in one run on one machine.
 """
 
 import asyncio
@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.engine import Engine
-from cobalt.engine.vllm_engine import VllmEngine
-from cobalt.engine.vllm_settings import VllmSettings
+from cobalt.engine.opening import open_vllm_or_url
 from cobalt.episode import Message
 from cobalt.episode.record import read_trajectories
-from cobalt.judge import Judge
-from cobalt.judge.opening import open_judge
+from cobalt.judge import Judge, open_judge
 from cobalt.problems.problem import load_problems
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.cli import run_script
@@ -53,7 +51,7 @@ def main(arguments: Arguments) -> int:
         (folder / "warm.jsonl").write_text("".join(lines[:8]))
         (folder / "problems.jsonl").write_text("".join(lines[: arguments.problems]))
         model = str((arguments.pocket / "model").resolve())
-        seconds = asyncio.run(_measured(folder, model, arguments.turns))
+        seconds = asyncio.run(_measured(model, folder, arguments.turns))
         conversations, lengths = _requests(folder / "m.jsonl")
         (folder / "requests.json").write_text(json.dumps([conversations, lengths]))
         threads = {
@@ -86,16 +84,16 @@ def main(arguments: Arguments) -> int:
     return 0
 
 
-async def _measured(folder: Path, model: str, turns: int) -> float:
-    """Seconds of the collection, which writes `m.jsonl`."""
-    async with VllmEngine(VllmSettings(model=model, dtype="float32")) as engine, open_judge() as judge:
-        await _collect(engine, judge, folder / "warm.jsonl", folder / "w.jsonl", turns)
+async def _measured(model: str, folder: Path, turns: int) -> float:
+    """Seconds of a collection after one to warm up."""
+    async with open_vllm_or_url(model=model, settings=["dtype=float32"]) as engine, open_judge() as judge:
+        await _collect(folder / "warm.jsonl", folder / "w.jsonl", turns, engine, judge)
         started = time.perf_counter()
-        await _collect(engine, judge, folder / "problems.jsonl", folder / "m.jsonl", turns)
+        await _collect(folder / "problems.jsonl", folder / "m.jsonl", turns, engine, judge)
         return time.perf_counter() - started
 
 
-async def _collect(engine: Engine, judge: Judge, problems: Path, output: Path, turns: int) -> None:
+async def _collect(problems: Path, output: Path, turns: int, engine: Engine, judge: Judge) -> None:
     run = RepairSettings(
         input_file=problems,
         output_file=output,

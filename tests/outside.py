@@ -129,31 +129,12 @@ def _run(words):
 
 
 def _commands(listed):
-    """Run the commands; those that look for the judge of a service get one in this process."""
-    import cobalt.judge as judge
-
-    if hasattr(judge, "ServeJudge"):
-        judge.ServeJudge = _JudgeOfThisProcess
+    """Run the commands."""
     results = []
     for folder, words in json.loads(listed):
         os.chdir(folder)
         results.append(_run(words))
     return results
-
-
-class _JudgeOfThisProcess:
-    """The judge with its default settings; its sandboxes live as long as one program is judged."""
-
-    async def judge(self, *arguments, **options):
-        from cobalt.judge import JudgeSettings, LocalJudge
-
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            return await judge.judge(*arguments, **options)
-
-    async def describe(self):
-        from cobalt.judge import LocalJudge
-
-        return await LocalJudge().describe()
 
 
 def _commands_with_help():

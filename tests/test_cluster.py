@@ -1,6 +1,7 @@
 """Ray clusters: the documented one asks for a token and hosts the two apps; an open one is refused."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -196,6 +197,17 @@ def test_the_documented_cluster_asks_for_a_token_and_listens_on_loopback(started
     job = {"entrypoint": "true"}
     assert httpx.post(f"http://127.0.0.1:{dashboard}/api/jobs/", json=job, timeout=60).status_code == 401
     assert run(env, *SCRIPT, "start").returncode == 2
+
+
+@pytest.mark.services
+@pytest.mark.timeout(300)
+def test_serve_run_refuses_a_port_that_another_program_has(started):
+    env, _, _ = started
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # some other program has it already
+            other.bind(("127.0.0.1", 8000))
+            other.listen()
+        assert "8000" in refuse(env, "serve", "run", *JUDGE)
 
 
 @pytest.mark.services

@@ -114,7 +114,7 @@ def test_no_two_forks_draw_the_same_id_from_ray(folder, tmp_path):
     actors.write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n", encoding="utf-8")
     draw = tmp_path / "draw.py"
     draw.write_text(
-        "import json\nfrom ray._raylet import ActorClassID\nprint(json.dumps(ActorClassID.from_random().hex()))",
+        "import json\nfrom ray import ActorClassID\nprint(json.dumps(ActorClassID.from_random().hex()))",
         encoding="utf-8",
     )
     program = SERVER.replace("chunk", "some_actors")

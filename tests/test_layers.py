@@ -12,11 +12,7 @@ LIBRARY = ROOT / "cobalt"
 ORDER = re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
 NOUNS = ("problems", "judge", "episode", "reward", "selection")
 MACHINE = {"fastapi", "ray", "torch", "tyro", "vllm"}
-EXCEPTIONS = {
-    # Commands and training runs reach both services through Ray's handles.
-    ("engine/vllm_client.py", "ray"),
-    ("engine/vllm_client.py", "serving"),
-}
+EXCEPTIONS: set[tuple[str, str]] = set()
 """Modules, and the package that each imports against the rules; at most twelve."""
 
 

@@ -2,15 +2,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 from support import ROOT, square_problem, write_lines
-
-from cobalt.serving import serve_client
 
 SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
 
@@ -171,44 +167,6 @@ def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     metrics = json.loads((tmp_path / "e.metrics.json").read_text())
     assert [row["pass_at_1"] for row in metrics["turns"]] == [0.0, 1.0]
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])
-def test_serve_run_refuses_a_port_that_another_program_has(monkeypatch, capsys, answer):
-    monkeypatch.setattr(serve_client, "_serve_runs", lambda: False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(serve_client, "_SERVE_PORT", server.getsockname()[1])
-
-        def serve_once() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(answer)
-
-        other = threading.Thread(target=serve_once)
-        other.start()
-        with pytest.raises(SystemExit) as end:
-            serve_client.build_app(lambda arguments: "app", {})
-        other.join()
-    assert end.value.code == 2
-    assert "is in use by another program" in capsys.readouterr().err
-
-
-def test_serve_run_takes_a_free_port_and_one_where_serve_answers(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(serve_client, "_SERVE_PORT", server.getsockname()[1])
-
-        def serve_once() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nsuccess")
-
-        serve = threading.Thread(target=serve_once)
-        serve.start()
-        assert serve_client.build_app(lambda arguments: "app", {}) == "app"
-        serve.join()
-    assert serve_client.build_app(lambda arguments: "app", {}) == "app"
 
 
 def test_recorded_responses_that_are_not_strings_are_refused(tmp_path):

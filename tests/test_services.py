@@ -264,26 +264,6 @@ def test_the_judge_answers_over_http_in_the_papers_wire_format(services):
     assert len(answer["feedback"]) == len(answer["verdicts"]) == 2
 
 
-def test_the_handle_and_http_agree(services):
-    """The client library joins the cluster as the scripts do; it runs in a child, for a process joins only one."""
-    code = """
-import asyncio, json
-from cobalt.engine import Call, GenerationSettings
-from cobalt.engine.vllm_client import ServeEngine
-async def main():
-    settings = GenerationSettings(n=2, max_tokens=20, seed=5)
-    conversation = [{"role": "user", "content": "Print the square of a number."}]
-    completions = await ServeEngine().generate(conversation, settings, Call(0, 0))
-    print(json.dumps([completion.text for completion in completions]))
-asyncio.run(main())
-"""
-    finished = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | services, cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    texts = json.loads(finished.stdout.splitlines()[-1])
-    assert texts == [item["text"] for item in generate(services, GREETING, n=2, max_tokens=20, seed=5)]
-
-
 def services_command(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "cobalt.services", *map(str, arguments)],
@@ -459,72 +439,6 @@ def test_services_that_are_killed_leave_no_process_no_command_and_no_folder(seed
             time.sleep(0.1)
 
 
-def test_a_ray_that_dies_with_its_services_leaves_no_folder_and_no_process():
-    with nothing_is_left():
-        running, _, child, folder = services_process()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if str(folder).encode() in words and (b"gcs_server" in words or b"/raylet/raylet" in words):
-                    os.kill(int(entry.name), signal.SIGKILL)
-        running.kill()
-        running.communicate()
-        deadline = time.monotonic() + 60
-        while alive(child) or folder.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def test_a_ray_keeps_its_files_from_others_and_if_it_dies_its_command_ends_and_its_logs_are_named(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = (
-        "import os, signal, sys, pathlib\n"
-        "folder = pathlib.Path(os.environ['COBALT_SERVICES'])\n"
-        "assert list(folder.glob('**/sockets/raylet')), 'Ray has its files elsewhere'\n"
-        "assert folder.stat().st_mode & 0o777 == 0o700, 'other users can enter'\n"
-        "mine = bytes(folder)\n"
-        "for entry in pathlib.Path('/proc').glob('[0-9]*'):\n"
-        "    try: words = (entry / 'cmdline').read_bytes()\n"
-        "    except OSError: continue\n"
-        "    if mine in words and words.split(b'\\0')[0].endswith(b'gcs_server'): os.kill(int(entry.name), 9)\n"
-        "signal.pause()"
-    )
-    with nothing_is_left():
-        finished = services_command("--judge", "concurrency=1", "--", sys.executable, "-c", code)
-    assert finished.returncode == 1
-    assert "Ray died" in finished.stderr
-    [kept] = (tmp_path / "cobalt" / "logs").iterdir()
-    assert f"(logs: {kept})" in finished.stderr
-    assert (kept / "raylet.out").exists()
-
-
-def test_services_are_private_whatever_the_environment_says(tmp_path):
-    code = """
-import json, os, sys
-from cobalt.serving import cluster
-path = cluster.token_path()
-address = os.environ["RAY_ADDRESS"]
-refused = [cluster.asks_for_token(address, token) for token in (path.read_text(), "0123456789abcdef0123456789abcdef")]
-print(json.dumps([cluster.asks_for_token(address), path.stat().st_mode & 0o777, *refused]))
-"""
-    environment = os.environ | {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
-    finished = subprocess.run(
-        [sys.executable, "-m", "cobalt.services", "--judge", "concurrency=1", "--", sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout.splitlines()[-1]) == [True, 0o600, False, True]
-
-
 def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
     url = services["COBALT_HTTP"] + "/vllm_actor"
     body = {"messages": GREETING, "max_tokens": 1}
@@ -532,22 +446,3 @@ def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
     assert httpx.post(url, json=body | {"n": 10**9}, timeout=60).status_code == 422
     assert httpx.post(url, content=(b" " * (1 << 20) for _ in range(17)), timeout=60).status_code == 413
     assert httpx.post(url, content=b'{"messages": [], "temperature": NaN}', timeout=60).status_code == 422
-
-
-def test_services_put_the_environment_of_their_process_back():
-    code = """
-import json, os
-from cobalt.serving.private_ray import running_services
-before = dict(os.environ)
-with running_services() as variables:
-    inside = dict(os.environ)
-print(json.dumps([before, inside, dict(os.environ)]))
-"""
-    finished = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
-    )
-    before, inside, after = json.loads(finished.stdout.splitlines()[-1])
-    ours = {name for name in inside if name.startswith(("COBALT_", "VLLM_", "RAY_ENABLE_", "RAY_SERVE_"))}
-    assert {"COBALT_SERVICES", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"} <= ours
-    for name in ours | {"RAY_ADDRESS", "RAY_AUTH_MODE", "PYTHONDONTWRITEBYTECODE"}:
-        assert before.get(name) == after.get(name), name

@@ -1,4 +1,4 @@
-"""Real steps of GRPO on veRL, vLLM, Ray Serve and the sandboxed judge: FT; killed and resumed; Cobalt."""
+"""Real steps of GRPO on veRL, vLLM, Ray and the sandboxed judge: FT; killed and resumed; Cobalt."""
 
 import contextlib
 import json
@@ -274,7 +274,8 @@ async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, row
     )
     convert_multi_turn(partial)
     output = tmp_path / "run"
-    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=mini_batch"]  # the other one, of this scale
+    # The other average, of this scale; and rewards in processes of veRL's own.
+    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=mini_batch", "reward.num_workers=1"]
     with training("multi_turn", tmp_path / "rows", policy, output, *overrides) as process:
         finish(process, output)
     steps, metrics = metrics_of(output)

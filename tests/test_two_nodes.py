@@ -47,14 +47,16 @@ set -e
 touch {place}/begun
 until [ -e {place}/go ]; do sleep 0.2; done
 serve run remote_reward_server:app --name evaluator --route-prefix /evaluator --non-blocking
+export COBALT_JUDGE_URL=http://127.0.0.1:8000/evaluator
 "$@"
 """
 REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
-from cobalt.serving import cluster
 from cobalt.serving.nodes import living_nodes
-cluster.join()
+from cobalt.training.cluster import join, named_cluster, prepare_to_join
+prepare_to_join(named_cluster())
+join(named_cluster())
 hosts = {node.id: node.host for node in living_nodes()}
 alive = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", sys.argv[1])])
 print(json.dumps(collections.Counter(hosts[actor.node_id] for actor in alive)))

@@ -123,7 +123,7 @@ def _no_random_ids() -> Iterator[None]:
     Otherwise the state of the generator would be the same in all forks, and so would be the ids that they draw.
     """
     import ray.actor
-    from ray._raylet import ActorClassID
+    from ray import ActorClassID
 
     class OwnIds:
         from_random = staticmethod(lambda: ActorClassID(os.urandom(ActorClassID.size())))

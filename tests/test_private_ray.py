@@ -1,0 +1,133 @@
+"""The private Ray of a training run: apart from others, closed to others, and gone when its run has gone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from support import ROOT, alive
+from test_cluster import LOOPBACK, environment, flags, listening
+
+from cobalt.training.private_ray import IMPORT_ENVIRONMENT
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+START = """
+import json, os, sys
+from cobalt.stage.cli import run_script
+from cobalt.training.cluster import asks_for_token
+from cobalt.training.private_ray import private_ray
+from cobalt.training.ray_watcher import VARIABLE
+from dataclasses import dataclass
+import subprocess
+@dataclass
+class Arguments: pass
+def main(_):
+    before = dict(os.environ)
+    with private_ray(num_cpus=2, num_gpus=1, object_store_memory=10**8) as variables:
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        address = variables["RAY_ADDRESS"]
+        print(json.dumps({
+            "address": address,
+            "folder": os.environ[VARIABLE],
+            "child": child.pid,
+            "open": not asks_for_token(address),
+            "wrong": not asks_for_token(address, "0123456789abcdef0123456789abcdef"),
+        }), flush=True)
+        sys.stdin.read()
+        child.kill()
+        child.wait()
+    print(json.dumps(sorted(name for name in before | os.environ if before.get(name) != os.environ.get(name))))
+    return 0
+run_script(Arguments, main)
+"""
+
+
+class Private:
+    """A process with a private Ray."""
+
+    def __init__(self, env):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START],
+            cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.facts = json.loads(self.process.stdout.readline() or self.process.communicate()[1])
+        self.folder = Path(self.facts["folder"])
+
+    def processes(self):
+        """Those of its Ray, by name."""
+        named = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if bytes(self.folder) in words and b"ray_watcher" not in words:
+                named[int(entry.name)] = words.split(b"\0")[0].rpartition(b"/")[2].decode()
+        return named
+
+    def wait_until_gone(self, *processes):
+        deadline = time.monotonic() + 60
+        while self.folder.exists() or any(map(alive, processes)):
+            assert time.monotonic() < deadline, [pid for pid in processes if alive(pid)]
+            time.sleep(0.1)  # the kernel tells of a process's end nobody but its parent
+
+
+@pytest.fixture
+def env(tmp_path):
+    return environment(tmp_path, RAY_AUTH_MODE="disabled", XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+
+def test_it_is_private_beside_another_ray_which_it_neither_uses_nor_changes(env, tmp_path):
+    with tempfile.TemporaryDirectory(prefix="ro", ignore_cleanup_errors=True) as folder:
+        port, _, others = flags()
+        other = env | {"RAY_TMPDIR": folder, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        command = ["ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", *others]
+        head = subprocess.Popen(command, env=other, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert any("Ray runtime started" in line for line in head.stdout)
+            mine = Private(env | {"RAY_TMPDIR": folder, "RAY_ADDRESS": f"127.0.0.1:{port}"})
+            assert mine.facts["address"] != f"127.0.0.1:{port}"
+            assert not mine.facts["open"] and not mine.facts["wrong"]
+            assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
+            assert mine.folder.stat().st_mode & 0o777 == 0o700
+            assert list(mine.folder.glob("*/session_*/sockets/raylet")), "Ray has its files elsewhere"
+            assert listening(set(mine.processes())) <= LOOPBACK
+            said, _ = mine.process.communicate("")
+            assert mine.process.returncode == 0
+            ours = {"COBALT_PRIVATE_RAY", "RAY_ADDRESS", "RAY_AUTH_MODE", "VLLM_RPC_BASE_PATH", *IMPORT_ENVIRONMENT}
+            assert not ours & set(json.loads(said)), "the environment is as before"
+            mine.wait_until_gone()
+            count = "import ray; ray.init(); print(sum(node['Alive'] for node in ray.nodes()))"
+            asked = other | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
+            seen = subprocess.run([sys.executable, "-c", count], env=asked, capture_output=True, text=True, check=True)
+            assert seen.stdout.splitlines()[-1] == "1"
+        finally:
+            head.send_signal(signal.SIGTERM)
+            head.communicate(timeout=60)
+
+
+def test_after_kill_9_of_its_run_nothing_is_left(env):
+    mine = Private(env)
+    processes = mine.processes()
+    assert {"gcs_server", "raylet"} <= set(processes.values())
+    mine.process.kill()
+    mine.process.communicate()
+    mine.wait_until_gone(*processes, mine.facts["child"])
+
+
+def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
+    mine = Private(env)
+    processes = mine.processes()
+    os.kill(next(pid for pid, name in processes.items() if name == "gcs_server"), signal.SIGKILL)
+    _, said = mine.process.communicate("", timeout=60)
+    assert mine.process.returncode == 1
+    [kept] = (tmp_path / "cache/cobalt/logs").iterdir()
+    assert str(kept) in said
+    assert (kept / "raylet.out").exists()
+    mine.wait_until_gone(*processes)
