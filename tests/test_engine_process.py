@@ -42,7 +42,7 @@ class Arguments:
 
 async def sample(arguments):
     print("starting", flush=True)
-    async with open_vllm_or_url(model=arguments.model, settings=["max_model_len=4096"], log=arguments.log) as engine:
+    async with open_vllm_or_url(model=arguments.model, settings=["dtype=float32"], log=arguments.log) as engine:
         print("sampling", flush=True)
         settings = GenerationSettings(n=4, max_tokens=4000, temperature=5.0)
         while True:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from cobalt.engine.vllm_process import PARENT
+from cobalt.engine.vllm_process import PARENT, run_engine_core
 from cobalt.engine.vllm_settings import VllmSettings, default_dtype
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -162,6 +162,7 @@ def _start(settings: VllmSettings) -> Started:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core import EngineCoreProc
 
     on_gpu = not current_platform.is_cpu()
     device: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
@@ -200,7 +201,12 @@ def _start(settings: VllmSettings) -> Started:
         disable_log_stats=True,
         **options,
     )
-    return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
+    own = EngineCoreProc.run_engine_core
+    EngineCoreProc.run_engine_core = staticmethod(run_engine_core)  # which the new process imports by its name
+    try:
+        return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
+    finally:
+        EngineCoreProc.run_engine_core = staticmethod(own)
 
 
 def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:
