@@ -19,7 +19,7 @@ from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import METRICS, read_metrics
 from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 
 _PACKAGES = ("torch", "vllm", "verl", "flash-attn", "transformers", "ray")
@@ -54,6 +54,10 @@ _AGREEMENT = {
     "rollout_corr/kl": "KL(vLLM, actor), nats a token",
 }
 """What veRL says of the probabilities of the sampled tokens under vLLM and under the actor, by metric."""
+
+LARGEST_DIFFERENCE = 0.05
+"""The mean difference of the probabilities from which the check fails. bfloat16 alone gives a tenth of it; weights or
+caches that were lost while the engine slept give several times as much (docs/training.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +280,19 @@ def page(
     return "\n\n".join(parts) + "\n"
 
 
+def disagreement(runs: Sequence[TrainingFigures]) -> str:
+    """The sentence about the runs in which vLLM samples from another policy than the actor's; "" if there is none."""
+    differences = {run.name: run.agreement.get("mean difference", 0.0) for run in runs}
+    apart = [f"{name} ({value:.3g})" for name, value in differences.items() if not value <= LARGEST_DIFFERENCE]
+    if not apart:
+        return ""
+    return (
+        f"in {', '.join(apart)} the mean difference of vLLM's and the actor's probabilities is above"
+        f" {LARGEST_DIFFERENCE}: vLLM does not sample from the policy that is trained (docs/training.md, on"
+        " rollout_probs_diff)"
+    )
+
+
 def _phase_table(phases: Sequence[Phase], *, total: bool = False) -> str:
     rows = [
         (
@@ -309,7 +326,11 @@ class Arguments:
 
 
 def main(arguments: Arguments) -> int:
-    """Write the page and print it; returns the exit code."""
+    """Write the page and print it; returns the exit code.
+
+    Raises:
+        InfrastructureError: see `disagreement`; the page is written.
+    """
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -322,6 +343,8 @@ def main(arguments: Arguments) -> int:
     with replacing(arguments.output_file) as handle:
         handle.write(text.encode())
     Console().print(Markdown(text))
+    if apart := disagreement(runs):
+        raise InfrastructureError(apart)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The whole method on one GPU in a quarter of an hour (`quickstart --profile gpu-smoke`, `scripts/gpu_check.sh`).
+"""The whole method on a GPU or several in a quarter of an hour (`quickstart --profile gpu-smoke`, `gpu_check.sh`).
 
 Collection, cutting, FT, Cobalt and evaluation run with the GPU's kernels, on the pocket world's problems. The sizes are
 so small that nothing is learned; what is shown is that everything runs, how many tokens a second each phase makes, and
@@ -27,27 +27,34 @@ _NO_THINKING = ("--chat_template_thinking", "off")
 _NO_THINKING_IN_TRAINING = "+data.apply_chat_template_kwargs.enable_thinking=false"
 
 
-def study(folder: Path | None, seed: int, model: str | None) -> Study:
+def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> Study:
     """The study.
 
     Args:
         folder: Of the results; None: runs/gpu_smoke, with the name of a given model at its end.
         seed: Decides the problems and the samples.
         model: Folder or hub name of the base model; None: the pocket world's seed model.
+        gpus: GPUs of both training runs: the policy is sharded over them, and each has an engine.
 
     Raises:
-        UserError: the model's folder has no model.
+        UserError: the model's folder has no model, or the number of GPUs is below 1.
     """
-    folder = folder or Path("runs") / ("gpu_smoke" if model is None else f"gpu_smoke_{Path(model).name}")
+    if gpus < 1:
+        raise UserError(f"--gpus {gpus}: it must be 1 or more")
+    several = f"_{gpus}_gpus" if gpus > 1 else ""
+    name = "gpu_smoke" if model is None else f"gpu_smoke_{Path(model).name}"
+    folder = folder or Path("runs") / f"{name}{several}"
     world = Path("pocket") / f"gpu_smoke_seed{seed}"
     base, first, given = _base_model(folder, world, seed, model)
     report = folder / "gpu_report.md"
-    flags = ("--profile", PROFILE, *(("--model", model) if model else ()))
+    settings = () if gpus == 1 else (f"trainer.n_gpus_per_node={gpus}",)
+    more = {"--model": model, "--gpus": str(gpus) if gpus > 1 else None}
+    flags = ("--profile", PROFILE, *(word for flag, value in more.items() if value for word in (flag, value)))
     return Study(
         "gpu smoke",
         folder,
-        {"seed": seed, "profile": PROFILE, "model": model},
-        (*first, *_steps(folder, world, seed, base, report, from_hub=model is not None)),
+        {"seed": seed, "profile": PROFILE, "model": model} | ({"gpus": gpus} if gpus > 1 else {}),
+        (*first, *_steps(folder, world, seed, base, report, settings)),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(seed)]),
         f"done. Tokens a second by phase, memory, and the agreement of vLLM and actor: {report}",
         given=given,
@@ -82,14 +89,17 @@ def _base_model(
     return base, (problems, download), ()
 
 
-def _steps(folder: Path, world: Path, seed: int, base: Path, report: Path, *, from_hub: bool) -> tuple[Step, ...]:
+def _steps(
+    folder: Path, world: Path, seed: int, base: Path, report: Path, settings: tuple[str, ...]
+) -> tuple[Step, ...]:
+    from_hub = base != pocket.world_model(world)
     dev, collected = folder / "dev_problems.jsonl", folder / "collected_problems.jsonl"
     ft_run, cobalt_run = folder / "ft_training", folder / "cobalt_training"
     ft_model, cobalt_model = pocket.trained_model(ft_run), pocket.trained_model(cobalt_run)
     prompts, validation = folder / "prompts.jsonl", folder / "validation_prompts.jsonl"
     thinking = _NO_THINKING if from_hub else ()
     rows = ("--max_prompt_length", _LONGEST_PROMPT, *thinking)
-    settings = (_NO_THINKING_IN_TRAINING,) if from_hub else ()
+    settings += (_NO_THINKING_IN_TRAINING,) if from_hub else ()
 
     def trajectories(name: str, purpose: str, source: Path, model: Path) -> Step:
         run = folder / name

@@ -227,6 +227,8 @@ class Arguments(StudyFlags):
     model: str | None = None
     """With gpu-smoke: folder or hub name of a small model to take as base, such as Qwen/Qwen3-0.6B. The default is the
     pocket world's seed model, which is trained first."""
+    gpus: int = 1
+    """With gpu-smoke: GPUs of both training runs."""
     dry_run: bool = False
     """Print the command of each step, check the configuration of each training run without a GPU, and stop."""
 
@@ -240,9 +242,9 @@ def study(arguments: Arguments) -> Study:
     if arguments.profile == gpu_smoke.PROFILE:
         if arguments.fast or arguments.special_cases:
             raise UserError("--profile gpu-smoke has sizes of its own: leave out --fast and --special_cases")
-        return gpu_smoke.study(arguments.output_dir, arguments.seed, arguments.model)
-    if arguments.model is not None:
-        raise UserError("--model chooses the base of --profile gpu-smoke: give both or neither")
+        return gpu_smoke.study(arguments.output_dir, arguments.seed, arguments.model, arguments.gpus)
+    if arguments.model is not None or arguments.gpus != 1:
+        raise UserError("--model and --gpus are for --profile gpu-smoke: give it too, or leave them out")
     if not 0 <= arguments.special_cases <= 1:
         raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")

@@ -15,7 +15,7 @@ import pytest
 from chat_tokenizers import save_policy
 from support import ROOT, square_problem, trajectory_record, write_lines
 
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 from studies import gpu_report as gpu
 from studies import gpu_smoke, quickstart
 from studies.dry_run import dry_run
@@ -79,6 +79,8 @@ def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
     "flags",
     [
         {"model": "Qwen/Qwen3-0.6B"},
+        {"gpus": 2},
+        {"profile": "gpu-smoke", "gpus": 0},
         {"profile": "gpu-smoke", "fast": True},
         {"profile": "gpu-smoke", "special_cases": 0.5},
     ],
@@ -103,6 +105,13 @@ def test_a_dry_run_shows_every_command_and_checks_both_configurations_for_one_gp
     checked = [record.getMessage() for record in caplog.records if "1 GPU;" in record.getMessage()]
     assert ["ft_training" in checked[0], "cobalt_training" in checked[1], len(checked)] == [True, True, 2]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_dry_run_checks_both_configurations_for_several_gpus(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    dry_run(replace(gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B", 4), root=tmp_path), lambda text: None)
+    assert sum("4 GPUs;" in record.getMessage() for record in caplog.records) == 2
 
 
 @pytest.mark.slow
@@ -246,6 +255,18 @@ def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path
     assert "Training run" in capsys.readouterr().out
 
 
+def test_the_check_fails_where_the_engine_samples_from_another_policy(study, tmp_path):
+    metrics = study / "ft_training" / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for record in records:
+        if "training/rollout_probs_diff_mean" in record["metrics"]:
+            record["metrics"]["training/rollout_probs_diff_mean"] = 0.2
+    write_lines(metrics, records)
+    with pytest.raises(InfrastructureError, match="ft_training"):
+        gpu.main(gpu.Arguments(study, tmp_path / "page.md"))
+    assert "0.2" in (tmp_path / "page.md").read_text()
+
+
 def test_a_folder_or_samples_of_something_else_are_refused(study, tmp_path):
     with pytest.raises(UserError):
         gpu.study_figures(tmp_path)
@@ -311,6 +332,21 @@ def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_samp
     if (checkout / "sampler").exists():  # it may be ended before it begins
         with pytest.raises(ProcessLookupError):
             os.kill(int((checkout / "sampler").read_text()), 0)
+
+
+def test_several_gpus_have_a_folder_and_a_page_of_their_own(checkout):
+    (checkout / "bin").mkdir()
+    stub = checkout / "bin" / "nvidia-smi"
+    stub.write_text('#!/bin/sh\n[ "$1" = -L ] && echo "GPU 0: X"\n')
+    stub.chmod(0o700)
+    finished, log = run(checkout, "gpu_check.sh", "--gpus", "4", "--model=a/b", path=f"{checkout}/bin:")
+    assert finished.returncode == 0, finished.stderr
+    assert "-m studies.quickstart --profile gpu-smoke --gpus 4 --model a/b runs/gpu_smoke_b_4_gpus 0" in log
+    assert log[-1].endswith("docs/gpu_report_b_4_gpus.md")
+    assert gpu_smoke.study(None, 0, "a/b", 4).folder == Path("runs/gpu_smoke_b_4_gpus")
+    for wrong in (["--gpus", "many"], ["--gpus"], ["--gpu", "2"]):
+        finished, _ = run(checkout, "gpu_check.sh", *wrong, path=f"{checkout}/bin:")
+        assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
 
 
 def test_each_model_has_a_folder_and_a_page_of_its_own(checkout):

@@ -23,9 +23,10 @@ def rollout(policy):
 
     from cobalt_verl.agent_loops.single_turn import SingleTurnLoop
 
-    asked, rendered = [], []
+    asked, rendered, engines = [], [], {}
 
     async def generate(request_id, prompt_ids, sampling_params, **_):
+        engines.setdefault(request_id, []).append(list(prompt_ids))
         asked.append((list(prompt_ids), sampling_params["seed"]))
         await asyncio.sleep(0)
         return TokenOutput(token_ids=[7, len(asked)], log_probs=[-0.5, -0.25], extra_fields={})
@@ -42,7 +43,7 @@ def rollout(policy):
         )
         return loop
 
-    return SimpleNamespace(made=made, asked=asked, rendered=rendered)
+    return SimpleNamespace(made=made, asked=asked, rendered=rendered, engines=engines)
 
 
 def sample(loop, prompt, number):
@@ -62,6 +63,7 @@ async def test_the_samples_of_a_prompt_render_it_once_and_are_generated_one_by_o
         for prompt in set(prompts)
     }
     assert [output.prompt_ids for output in outputs] == [by_prompt[prompt] for prompt in prompts]
+    assert sorted(map(len, rollout.engines.values())) == [2, 3], "the samples of a prompt go to one engine"
     outputs[0].prompt_ids.append(0)
     assert (await sample(loop, "one", 5)).prompt_ids == by_prompt["one"], "samples do not share a list"
 

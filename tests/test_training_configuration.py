@@ -73,6 +73,28 @@ def test_each_setting_is_verls_default_or_written_down(of_verl):
     assert found == WRITTEN
 
 
+def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():
+    paper, fast = (resolved(compose(run_of(data="partial_trajectories", scale=scale))) for scale in ("paper", "fast"))
+    changed = {key.rpartition(".")[2] for key, value in fast.items() if paper.get(key) != value}
+    assert changed == {
+        "loss_agg", "use_dynamic_bsz", "log_prob_use_dynamic_bsz", "ppo_max_token_len_per_gpu",
+        "log_prob_max_token_len_per_gpu",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scale", "nodes", "gpus", "loops", "sharded"),
+    [("pocket", 1, 1, 1, -1), ("paper", 1, 4, 8, -1), ("paper", 2, 8, 32, 8), ("gpu-smoke", 1, 1, 2, -1)],
+)
+def test_processes_of_agent_loops_and_shards_follow_from_the_machine(scale, nodes, gpus, loops, sharded):
+    machine = (f"trainer.nnodes={nodes}", f"trainer.n_gpus_per_node={gpus}")
+    config = compose(run_of(scale=scale, overrides=machine)).actor_rollout_ref
+    assert config.rollout.agent.num_workers == loops
+    assert (config.actor.fsdp_config.fsdp_size, config.ref.fsdp_config.fsdp_size) == (sharded, sharded)
+    chosen = (*machine, "actor_rollout_ref.rollout.agent.num_workers=3")
+    assert compose(run_of(scale=scale, overrides=chosen)).actor_rollout_ref.rollout.agent.num_workers == 3
+
+
 def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale():
     """The scale comes last and the other choices have no key in common, as the next test says."""
     there = [sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml")) for folder in FOLDERS]

@@ -485,6 +485,48 @@ def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited_and_
     assert intervals == [0.2] * 17 + [pytest.approx(last)] * 3
 
 
+def test_groups_whose_rewards_do_not_differ_are_dropped_counted_and_replaced(monkeypatch):
+    """Two of the first four prompts have equal rewards, one of them all 1; the prompts after them differ."""
+    from verl.trainer.ppo.v1 import replay_buffer as verls
+
+    from cobalt_verl.trainers import replay_buffer
+
+    equal = {0: 1.0, 2: -0.5}
+    rows, asked = {}, []
+
+    def finish(prompts):
+        for prompt in prompts:
+            rows[f"u{prompt}"] = {"is_prompt": True, "global_steps": 1, "status": "finished"}
+            rows.update({f"u{prompt}_{sample}_0": {"global_steps": 1} for sample in range(2)})
+
+    def refill(count):
+        asked.append(count)
+        finish(range(4 + sum(asked[:-1]), 4 + sum(asked)))
+
+    def scores(keys, partition_id, select_fields):
+        values = [equal.get(int(key.split("_")[0][1:]), float(key.split("_")[1])) for key in keys]
+        return {"rm_scores": [torch.tensor([0.0, value]) for value in values]}
+
+    def clear(partition_id, keys):
+        for key in keys:
+            rows.pop(key, None)
+
+    monkeypatch.setattr(verls.tq, "kv_list", lambda: {"train": dict(rows)})
+    monkeypatch.setattr(verls.tq, "kv_batch_get", scores)
+    monkeypatch.setattr(verls.tq, "kv_clear", clear)
+    buffer = replay_buffer.StrictReplayBuffer(
+        trainer_mode="sync", trainer_config=None, max_off_policy_threshold=None, max_off_policy_strategy="drop",
+        sampler_kwargs=None, refill_fn=refill, filter_groups_metric="reward", train_batch_size=4, gen_batch_size=1,
+    )  # fmt: skip
+    finish(range(4))
+    batch, metrics = buffer.sample(global_steps=1, partition_id="train", batch_size=4)
+    assert len(batch.keys) == 8
+    assert not {"u0", "u2"} & {key.split("_")[0] for key in batch.keys}
+    assert metrics["training/filter_groups/evicted_samples"] == 2
+    assert asked == [4]  # veRL asks for twice as many as it has dropped
+    assert metrics["training/filter_groups/discarded_surplus_samples"] == 2
+
+
 def test_workers_are_handed_no_field_that_the_trainer_alone_reads():
     from transfer_queue import KVBatchMeta
 

@@ -69,8 +69,8 @@ def rows_of(batch, advantages, count):
     return data
 
 
-def updates(config, batch, engine, loss, optimizer):
-    """Two steps by SGD or three by AdamW."""
+def training_worker(config, engine, loss, optimizer):
+    """VeRL's worker with one of `ENGINES`, `LOSSES` and `OPTIMIZERS`."""
     os.environ["VERL_ENGINE_DEVICE"], config.model.external_lib = ENGINES[engine]
     config.actor.optim.update(OPTIMIZERS[optimizer])
     actor = omega_conf_to_dataclass(config.actor)
@@ -85,6 +85,12 @@ def updates(config, batch, engine, loss, optimizer):
     )
     worker.set_loss_fn(partial(LOSSES[loss], config=actor))
     worker.reset()
+    return worker
+
+
+def updates(config, batch, engine, loss, optimizer):
+    """Two steps by SGD or three by AdamW."""
+    worker = training_worker(config, engine, loss, optimizer)
     parameters = dict(worker.engine.module.named_parameters())
     advantages = advantages_of(batch)
     results = {"losses": [], "norms": [], "gradients": []}

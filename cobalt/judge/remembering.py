@@ -35,6 +35,8 @@ class RememberingJudge:
         task = self._results.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = asyncio.create_task(self._judge.judge(code, suite, stop_at_first_failure=stop_at_first_failure))
+            # An interrupted run waits for none of them, and asyncio would report each failure that nobody has seen.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._results[key] = task
             if len(self._results) > self._capacity:
                 self._results.popitem(last=False)

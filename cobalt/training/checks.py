@@ -120,6 +120,8 @@ def check(config: Any) -> Findings:
         findings.steps = planned_steps(config, train, steps * config.trainer.total_epochs)
     except UserError as error:
         findings.errors.append(str(error))
+    if config.algorithm.filter_groups.enable:
+        findings.notes.append("algorithm.filter_groups departs from the paper: batches lack groups of equal rewards")
     findings.notes.append(
         f"{train} training rows, {validation} validation rows: {steps} steps an epoch, {findings.steps} in all"
     )
@@ -160,8 +162,11 @@ def _unsupported(config: Any) -> Iterator[str]:
         )
     if config.data.truncation not in ("error", "left"):
         yield f"data.truncation is {config.data.truncation!r}, which cuts off the generation prompt: use error"
-    if config.algorithm.filter_groups.enable:
-        yield "algorithm.filter_groups is not offered by this project's replay buffer: leave it off"
+    if config.algorithm.filter_groups.enable and config.cobalt.get("multi_turn"):
+        yield (
+            "algorithm.filter_groups compares the rewards of rows, and a trajectory of several turns may have several:"
+            " leave it off"
+        )
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         yield "only veRL's synchronous trainer is supported: leave trainer.use_v1 and trainer.v1.trainer_mode alone"
     if not OmegaConf.is_dict(config.data.apply_chat_template_kwargs):

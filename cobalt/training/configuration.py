@@ -79,8 +79,9 @@ class TrainingSettings(RunSettings):
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
     scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. gpu-smoke: a few small
-    steps on one GPU, to see that everything runs."""
+    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. fast: the same with
+    micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see that all
+    runs."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -143,7 +144,9 @@ def _derive(config: Any) -> None:
 
     On GPUs the engine's longest sequence is a prompt with a response, for each turn of an episode as well; vLLM would
     plan for the model's, which is longer. TransferQueue gets a storage unit for each GPU, on a CPU for each rank: each
-    rank writes and reads its share of a batch, and Ray reserves a CPU for each unit.
+    rank writes and reads its share of a batch, and Ray reserves a CPU for each unit. Agent loops have two processes for
+    each GPU, because each decodes and rewards samples on one core. Policy and reference are sharded within a node:
+    over several, each layer would be gathered through the network.
     """
     from omegaconf import OmegaConf
 
@@ -156,6 +159,11 @@ def _derive(config: Any) -> None:
         OmegaConf.update(rollout, "max_model_len", sum(lengths))
     if storage.num_data_storage_units is None:
         OmegaConf.update(storage, "num_data_storage_units", max(1, math.prod(counts)))
+    if rollout.agent.num_workers is None:
+        OmegaConf.update(rollout.agent, "num_workers", 1 if trains_on_cpu(config) else max(1, 2 * math.prod(counts)))
+    for part in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
+        if part.fsdp_config.fsdp_size == -1 and config.trainer.nnodes > 1 and not trains_on_cpu(config):
+            OmegaConf.update(part.fsdp_config, "fsdp_size", config.trainer.n_gpus_per_node)
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:

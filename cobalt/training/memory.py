@@ -81,7 +81,8 @@ class _Run:
         """See `estimate`."""
         shape, each = self.shape, int(self["trainer.n_gpus_per_node"])
         stored = BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
-        ranks = each * (int(self["trainer.nnodes"]) if self.online else 1)
+        sharded = int(self[f"{self.engine}.fsdp_size"] or -1)
+        ranks = sharded if sharded > 0 else each * (int(self["trainer.nnodes"]) if self.online else 1)
         adapters = int(self[f"{self.model}.lora_rank"]) * shape.adapter
         whole, trained = (shape.parameters + adapters) * stored, (adapters or shape.parameters) * stored
         optimizer = str(self[f"{self.actor}optim.optimizer"]).lower()

@@ -50,7 +50,8 @@ def attend(
         key: (1, heads of keys and values, tokens, head size).
         value: As `key`.
         attention_mask: Not used: `sequences` say what is seen.
-        sequences: First token of each sequence and the token after its last one; a keyword of the model's call.
+        sequences: First token of each sequence and the token after its last one, which begins the next; a keyword of
+            the model's call.
         dropout: Share of the weights that is set to zero.
         scaling: Factor of the products; None: 1 / sqrt(head size).
         sliding_window: How many tokens one sees, itself included; None: all before it.
@@ -58,17 +59,17 @@ def attend(
     Returns:
         (1, tokens, heads, head size), and no weights.
     """
+    lengths = [end - start for start, end in sequences]
     parts = []
-    for start, end in sequences:
+    # Split once: the gradient of each slice would be a row of zeros as long as the whole row.
+    for length, *row in zip(lengths, *(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True):
         mask = None
-        if sliding_window is not None and end - start > sliding_window:
-            seen = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
+        if sliding_window is not None and length > sliding_window:
+            seen = torch.ones(length, length, dtype=torch.bool, device=query.device)
             mask = seen.tril().triu(1 - sliding_window)
         parts.append(
             torch.nn.functional.scaled_dot_product_attention(
-                query[:, :, start:end],
-                key[:, :, start:end],
-                value[:, :, start:end],
+                *row,
                 attn_mask=mask,
                 dropout_p=dropout,
                 is_causal=mask is None,

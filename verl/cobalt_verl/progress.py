@@ -55,12 +55,19 @@ class _Counted(list[Any]):
 
 
 def prepare_micro_batches(data: Any, *arguments: Any, **keywords: Any) -> Any:
-    """As veRL's for its FSDP engines; the first rank says which micro-batch of the list it works on."""
+    """As veRL's for its FSDP engines; the first rank says which micro-batch of the list it works on.
+
+    Ranks meet at every layer of every micro-batch, so that each waits for the one with the most tokens. In an update of
+    several ranks each works on its micro-batches by their number of tokens, the largest first. Their samples, and so
+    the terms of the loss, stay; the outputs of an update are not put back into the order of its samples.
+    """
     import torch
     from verl.utils import tensordict_utils
     from verl.workers.engine import utils
 
     micro_batches, indices = utils.prepare_micro_batches(data, *arguments, **keywords)
+    if "advantages" in data.keys() and indices is None and torch.distributed.get_world_size() > 1:  # noqa: SIM118
+        micro_batches = sorted(micro_batches, key=lambda part: part["input_ids"].values().numel(), reverse=True)
     if torch.distributed.get_rank():
         return micro_batches, indices
     phase = tensordict_utils.get_non_tensor_data(data=data, key=PHASE, default=_process().phase)

@@ -329,6 +329,7 @@ class Sandbox:
             pass_fds=descriptors,
             cwd=folder or "/",
             env=isolation.ENVIRONMENT,
+            process_group=0,  # Ctrl-C in a terminal reaches the command, which then ends its sandboxes
         )
 
     async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:

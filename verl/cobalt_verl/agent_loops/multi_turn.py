@@ -8,7 +8,6 @@ turns into rows to train on, `judged_episode` has the episode and the reward.
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.workers.rollout.replica import TokenOutput
@@ -21,7 +20,7 @@ from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.training.episodes import EpisodeSettings, episode_settings
 from cobalt.training.templates import opened_by_template
 from cobalt_verl.agent_loops.judged_episode import JudgedEpisode, TrajectoryReward
-from cobalt_verl.agent_loops.sampling import of_sample
+from cobalt_verl.agent_loops.sampling import engine_of, of_sample
 from cobalt_verl.agent_loops.token_rows import TokenRow, add_turn
 from cobalt_verl.episodes import FIELD, RowRecord, TurnRecord
 from cobalt_verl.scoring import JUDGE_ATTEMPTS, failures_recorded, running_judge
@@ -76,7 +75,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
         episode = JudgedEpisode(fields, self._settings, self._reward, self._judge, opened=self._opened)
         rows: list[TokenRow] = []
         outputs: list[TokenOutput] = []
-        server, too_long, generating = uuid4().hex, False, 0.0
+        server, too_long, generating = "", False, 0.0
         while not episode.done:
             prompt_ids = await self._render(episode.messages)
             too_long = len(prompt_ids) > self.rollout_config.prompt_length
@@ -85,6 +84,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
             if too_long:
                 break
             started = time.perf_counter()
+            server = server or engine_of(prompt_ids)
             output = await self._generate(server, prompt_ids, self._sampling(sampling_params, fields, len(outputs)))
             generating += time.perf_counter() - started
             outputs.append(output)

@@ -1,4 +1,4 @@
-"""The sampling parameters of one response of a rollout, for veRL's vLLM server.
+"""The sampling parameters of one response of a rollout, for veRL's vLLM server, and which of several servers it has.
 
 veRL's `rollout.full_determinism` gives every request one seed: the samples of a prompt would all be the same.
 """
@@ -28,3 +28,12 @@ def sample_seed(*parts: int) -> int:
     """A seed for vLLM (31 bits), determined by the numbers."""
     digest = hashlib.sha256(",".join(map(str, map(int, parts))).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
+
+
+def engine_of(prompt_ids: Sequence[int]) -> str:
+    """The request id by which veRL sends samples to an engine: requests with the same id go to the same one.
+
+    Samples of a prompt have the same id, so that one engine computes the prompt, and holds it, for all of them. veRL's
+    own ids are random, and each of several engines computes every prompt.
+    """
+    return hashlib.sha256(str(list(prompt_ids)).encode()).hexdigest()

@@ -7,10 +7,21 @@ from typing import Any
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from cobalt_verl.agent_loops.sampling import of_sample
+from cobalt_verl.agent_loops.sampling import engine_of, of_sample
 
 _PROMPTS = 256
 """How many prompts' tokens a loop keeps: those of samples that begin at the same time."""
+
+
+class _SameEngine:
+    """The client of the engines, which sends the samples of a prompt to one of them."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def generate(self, *, request_id: str, prompt_ids: list[int], **keywords: Any) -> Any:
+        """As veRL's, with another request id."""
+        return await self._client.generate(request_id=engine_of(prompt_ids), prompt_ids=prompt_ids, **keywords)
 
 
 class SingleTurnLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # veRL is not typed
@@ -26,6 +37,7 @@ class SingleTurnLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # veRL is not 
             keywords: Of veRL.
         """
         super().__init__(*arguments, **keywords)
+        self.server_manager = _SameEngine(self.server_manager)
         self._seeded = seeded
         self._rendered: dict[str, asyncio.Future[list[int]]] = {}
 

@@ -54,6 +54,11 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         buffer = super()._build_replay_buffer()
         rollout = self.config.actor_rollout_ref.rollout
         buffer.samples_of_prompt = {"train": rollout.n, "val": rollout.val_kwargs.n}
+        groups = self.config.algorithm.filter_groups
+        if groups.enable:  # veRL tells only a buffer of its own
+            buffer.filter_groups_metric = self._resolve_filter_groups_metric()
+            buffer.max_inflight_gen_batches = groups.max_inflight_gen_batches
+            buffer.train_batch_size, buffer.gen_batch_size = self.config.data.train_batch_size, 1
         return buffer
 
     def get_llm_client(self) -> LLMServerClient:
