@@ -1,4 +1,4 @@
-"""The process of a real vLLM engine that a command starts: its signals, its output and its end. Each test starts vLLM."""
+"""The process of a real vLLM engine that a command starts: its signals, its output and its end."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Arguments:
 
 async def sample(arguments):
     print("starting", flush=True)
-    async with open_vllm_or_url(model=arguments.model, settings=["max_model_len=4096"], log=arguments.log) as engine:
+    async with open_vllm_or_url(model=arguments.model, settings=["dtype=float32"], log=arguments.log) as engine:
         print("sampling", flush=True)
         settings = GenerationSettings(n=4, max_tokens=4000, temperature=5.0)
         while True:
@@ -71,9 +71,7 @@ def test_an_engine_ends_with_its_command_and_says_nothing(tmp_path, seed_model, 
         if stage == "sampling":
             assert process.stdout.readline() == "sampling\n"
         elif stage == "loading":
-            while not any(
-                "spawn_main" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()
-            ):
+            while not any(map(is_spawned, psutil.Process(process.pid).children())):
                 assert process.poll() is None
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(0.05)
@@ -84,7 +82,7 @@ def test_an_engine_ends_with_its_command_and_says_nothing(tmp_path, seed_model, 
         assert process.returncode == (-signal.SIGKILL if end == "SIGKILL" else 130)
         _, left = psutil.wait_procs(engines, 60)
         assert not left
-        assert log.exists() == (end == "SIGKILL")
+        assert end == "SIGKILL" or not log.exists()
     finally:
         for left in engines:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -92,6 +90,10 @@ def test_an_engine_ends_with_its_command_and_says_nothing(tmp_path, seed_model, 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def is_spawned(process):
+    return "spawn_main" in " ".join(process.cmdline())
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from cobalt.judge import ExecResult
 from cobalt.judge.url_judge import UrlJudge
 from cobalt.problems.problem import TestSuite
 from cobalt.serving.children import running_servers
+from cobalt.stage.errors import UserError
 
 pytestmark = [pytest.mark.services, pytest.mark.sandbox]
 
@@ -144,6 +145,23 @@ def test_more_than_eight_sandboxes_are_several_servers():
                 return await asyncio.gather(*(judge.judge("print(int(input()) ** 2)", SQUARES) for _ in range(4)))
 
         assert all(result.all_passed for result in asyncio.run(course()))
+
+
+def test_replicas_are_for_ray_serve():
+    with (
+        pytest.raises(UserError, match="num_replicas=2 --name evaluator"),
+        running_servers(judge={"num_replicas": "2"}),
+    ):
+        pass
+
+
+def test_the_speed_of_a_judge_behind_a_url_is_measured(url):
+    command = [sys.executable, "-m", "cobalt.judge", "measure", "--programs", "3", "--tests", "2", "--judge_url", url]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout[:8]) == (0, "6 tests "), finished.stderr
+    refused = subprocess.run([*command, "--concurrency", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "--judge_url" in refused.stderr
 
 
 def _run(url: str, **fields: object) -> dict:

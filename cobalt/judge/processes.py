@@ -22,6 +22,7 @@ from cobalt.stage.errors import InfrastructureError, UserError, last_line
 SANDBOXES_OF_A_PROCESS = 8
 
 _SECONDS_TO_END = 2.0  # then it is killed; its sandboxes end by themselves
+_LONGEST_FOLDER = 80  # a socket's path has at most 107 bytes
 _NO_LIMITS = {
     "max_tests": 10**9,
     "max_request_bytes": 1 << 40,
@@ -46,13 +47,17 @@ async def judging_processes(settings: JudgeSettings) -> AsyncIterator[UrlJudge]:
         InfrastructureError: a process did not start.
     """
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cobalt-judge-", ignore_cleanup_errors=True))
+        short = None if len(tempfile.gettempdir()) < _LONGEST_FOLDER else "/tmp"
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory("", "cobalt-judge-", short, ignore_cleanup_errors=True)
+        )
         token = secrets.token_urlsafe(32)
         sockets = [Path(folder) / str(index) for index, _ in enumerate(shares(settings.sandboxes))]
         children = [
             await stack.enter_async_context(_child(path, settings.model_copy(update={"concurrency": share}), token))
             for path, share in zip(sockets, shares(settings.sandboxes), strict=True)
         ]
+        stack.push_async_callback(_end, [process for process, _ in children])
         await asyncio.gather(*(_answer(*child) for child in children))
         yield await stack.enter_async_context(UrlJudge([f"unix:{path}" for path in sockets], token))
 
@@ -76,12 +81,17 @@ async def _child(
             process.stdin.write(json.dumps(settings.model_dump(mode="json") | _NO_LIMITS).encode() + b"\n")
             yield process, errors
         finally:
-            process.stdin.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _SECONDS_TO_END)
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def _end(processes: list[asyncio.subprocess.Process]) -> None:
+    """Have all processes end at the same time, and wait for a while until they have."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    await asyncio.wait([asyncio.create_task(process.wait()) for process in processes], timeout=_SECONDS_TO_END)
 
 
 async def _answer(process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:

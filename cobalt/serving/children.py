@@ -158,17 +158,21 @@ def check_settings(
     check_paths(of_judge)
     if not of_judge.unsafe:
         find_bwrap()
+    _check_replicas(of_judge.num_replicas or 1, "remote_reward_server:app", "evaluator")
     if engine is None:
         return of_judge, None
     of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
-    if of_engine.num_replicas > 1:
-        raise UserError(
-            f"num_replicas={of_engine.num_replicas}: one engine is started here; for several, start a Ray cluster and"
-            f" `serve run vllm_engine_actor:app model={of_engine.model} num_replicas={of_engine.num_replicas}"
-            " --name vllm_actor --route-prefix /vllm_actor`"
-        )
+    _check_replicas(of_engine.num_replicas, f"vllm_engine_actor:app model={of_engine.model}", "vllm_actor")
     check_model(of_engine.model)
     return of_judge, of_engine
+
+
+def _check_replicas(replicas: int, app: str, name: str) -> None:
+    if replicas > 1:
+        raise UserError(
+            f"num_replicas={replicas}: only Ray Serve has replicas; start a Ray cluster and `serve run {app}"
+            f" num_replicas={replicas} --name {name} --route-prefix /{name}`"
+        )
 
 
 @contextlib.contextmanager
