@@ -55,7 +55,7 @@ PROVOKED = {
         [*SINGLE, "--replay_file", "first.jsonl", "-n", "2", "--ids", "1"],
         {"COBALT_HTTP": "http://127.0.0.1:1"},
     ),
-    "error: num_replicas=2: one": (
+    "error: num_replicas=2: only": (
         services("--model", "chat-model", "--engine", "num_replicas=2", "--", "true"),
         {},
     ),
