@@ -74,7 +74,7 @@ async def _child(
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             env=own | {f"{ENVIRONMENT_PREFIX}TOKEN": token},
-            process_group=0,  # Ctrl-C in a terminal reaches this process, which ends the other
+            start_new_session=True,  # Ctrl-C in a terminal reaches this process, which ends the other
         )
         assert process.stdin is not None
         try:
