@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from cobalt.engine.vllm_process import PARENT
+from cobalt.engine.vllm_process import PARENT, run_engine_core
 from cobalt.engine.vllm_settings import VllmSettings, default_dtype
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError
+
+logger = logging.getLogger(__name__)
 
 _ERROR = re.compile(r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (\S.*)$")
 _SAYS_NOTHING = ("Engine core initialization failed", "WorkerProc initialization failed")
@@ -125,11 +127,10 @@ def start(settings: VllmSettings, output: EngineOutput) -> Started:
     _set_variables(settings)
     # The latter is read when torch is loaded, and is not meant for other children of this process.
     own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(settings.cpu_threads)})
-    with output.redirected(), interruptible(), own:
+    with interruptible(), output.redirected(), own:
         try:
             started = _start(settings)
             output.take_logs()
-            return started
         except BaseException as error:
             for child in multiprocessing.active_children():
                 if child.name.startswith("EngineCore"):  # vLLM's own shutdown waits for seconds
@@ -139,6 +140,12 @@ def start(settings: VllmSettings, output: EngineOutput) -> Started:
                 output.remove()
                 raise
             raise InfrastructureError(f"vLLM's engine did not start{output.failure() or f': {error}'}") from error
+    if settings.dtype is None and started.dtype == "float32":
+        logger.info(
+            "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
+            " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
+        )
+    return started
 
 
 def _set_variables(settings: VllmSettings) -> None:
@@ -155,6 +162,7 @@ def _start(settings: VllmSettings) -> Started:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core import EngineCoreProc
 
     on_gpu = not current_platform.is_cpu()
     device: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
@@ -193,7 +201,12 @@ def _start(settings: VllmSettings) -> Started:
         disable_log_stats=True,
         **options,
     )
-    return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
+    own = EngineCoreProc.run_engine_core
+    EngineCoreProc.run_engine_core = staticmethod(run_engine_core)  # which the new process imports by its name
+    try:
+        return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
+    finally:
+        EngineCoreProc.run_engine_core = staticmethod(own)
 
 
 def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:
@@ -208,12 +221,13 @@ def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:
         )
 
 
+class _Interrupted(BaseException):
+    """An interrupt while vLLM starts, which would swallow a KeyboardInterrupt and go on."""
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt in the block at once, also where asyncio's loop is blocked.
-
-    An interrupt that somebody has swallowed, as imports and destructors do, is raised at the end of the block.
-    """
+    """Let Ctrl-C and SIGTERM end the block by KeyboardInterrupt at once, also where asyncio's loop is blocked."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -221,7 +235,7 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         interrupts.append(True)
-        raise KeyboardInterrupt
+        raise _Interrupted
 
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -230,4 +244,4 @@ def interruptible() -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         if interrupts:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # also where a destructor has swallowed the other one

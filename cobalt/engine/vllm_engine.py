@@ -59,6 +59,7 @@ class VllmEngine:
             UserError: the settings do not fit this machine, or the model's template cannot be used.
             InfrastructureError: vLLM did not start; the message has its first error.
         """
+        await asyncio.sleep(0)  # raises where the task was cancelled before, because the start does not
         self._output = EngineOutput(self._log)
         self._started = start(self.settings, self._output)
         self.llm = self._started.llm

@@ -1,12 +1,14 @@
 """What each of vLLM's processes does first: leave the terminal's process group, and end with the process that uses it.
 
 vLLM finds `bind` among its plugins (pyproject.toml, `vllm.general_plugins`) in each of its processes, those of tensor
-parallelism included. Standard library only, because training runs load it as well.
+parallelism included. The engine's own process loads its plugins only when its parent has answered, for which it would
+wait five minutes where the parent was killed; `run_engine_core` is earlier.
 """
 
 import os
 import select
 import threading
+from typing import Any
 
 PARENT = "COBALT_ENGINE_PARENT"
 """The variable with the id of the process that uses the engine. Set only while an engine of `cobalt` starts."""
@@ -22,6 +24,14 @@ def bind() -> None:
     if parent != os.getpid():
         os.setpgid(0, 0)
         end_with(parent)
+
+
+def run_engine_core(*arguments: Any, **options: Any) -> None:
+    """What the engine's process runs, in place of vLLM's own function of this name."""
+    bind()
+    from vllm.v1.engine.core import EngineCoreProc
+
+    EngineCoreProc.run_engine_core(*arguments, **options)
 
 
 def end_with(process: int) -> None:

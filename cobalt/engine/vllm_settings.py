@@ -1,6 +1,5 @@
 """The settings of a vLLM engine, wherever it runs. vLLM is not imported, so that wrong settings show at once."""
 
-import logging
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -8,8 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cobalt.engine.model_check import check_folder, model_path
 from cobalt.engine.model_name import model_name
-
-logger = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
@@ -74,13 +71,8 @@ def with_checked_model(settings: Settings) -> Settings:
 
 def default_dtype(*, on_gpu: bool) -> str:
     """The type of weights and activations where none is set, on this machine."""
-    if on_gpu or computes_in_bfloat16(Path("/proc/cpuinfo").read_text(encoding="utf-8")):
-        return "auto"
-    logger.info(
-        "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
-        " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
-    )
-    return "float32"
+    plain = on_gpu or computes_in_bfloat16(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return "auto" if plain else "float32"
 
 
 def computes_in_bfloat16(cpuinfo: str) -> bool:

@@ -20,11 +20,13 @@ _PASSED_ON = (
     "UCX_",
     "PYTORCH_",
     "VLLM_",
+    "COBALT_JUDGE_URL",
+    "COBALT_HTTP",
 )
 """Beginnings of the names of variables that the processes of a run need on every node.
 
-`COBALT_JUDGE_*` and `COBALT_VLLM_*` are not among them: they are read where a service is deployed, and its replicas get
-the settings that were read.
+Other `COBALT_JUDGE_*` and `COBALT_VLLM_*` are not among them: they are read where a service is deployed, and its
+replicas get the settings that were read.
 """
 
 _OF_ONE_NODE = frozenset({"VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,11 +33,10 @@ IMPORT_ENVIRONMENT: Mapping[str, str | None] = {
 }
 """Variables (None: unset) of this process and of those of Ray that must be set before they import Ray."""
 
-KEPT_LOGS = 5
-"""Number of failures whose logs are kept, a folder for each."""
-
+_KEPT_LOGS = 5  # failures whose logs are kept, a folder for each
 _LARGEST_LOG = 20 * 2**20  # bytes of a log that are kept, from its beginning, where the first error is
 _NODE_PROCESSES = ("gcs_server", "raylet")
+_OWN = "r"  # Ray's own folder, in which everybody may write, inside one that others cannot enter
 
 
 @contextlib.contextmanager
@@ -67,22 +65,12 @@ def private_ray(*, num_cpus: int, num_gpus: int | None, object_store_memory: int
             nodes += [child for child in psutil.Process().children() if child.name() in _NODE_PROCESSES]
             yield {"RAY_ADDRESS": address}
             if not _alive(nodes):
-                raise InfrastructureError(
-                    "Ray died: the last checkpoint is whole; run the same command to go on"
-                    + _kept_logs(_ray_folder(folder))
-                )
+                advice = "the last checkpoint is whole; run the same command to go on"
+                raise InfrastructureError(f"Ray died: {advice}{_kept_logs(folder)}")
         finally:
             # If parts of Ray have died, an orderly shutdown would wait for them; the watcher then ends what is left.
             if ray.is_initialized() and _alive(nodes):
                 ray.shutdown()
-
-
-def _ray_folder(folder: str) -> Path:
-    """Ray's own folder, in which everybody may write, inside the one that other users cannot enter.
-
-    The name is short, because Ray's socket names have a length limit.
-    """
-    return Path(folder, "r")
 
 
 def _variables(folder: str) -> dict[str, str | None]:
@@ -101,10 +89,9 @@ def _variables(folder: str) -> dict[str, str | None]:
 @contextlib.contextmanager
 def _watched_folder() -> Iterator[str]:
     """A folder for Ray; in any case a watcher removes it, and ends all remaining processes that have its name."""
-    # Ray's socket names have a length limit, so the folder's path must be short: /tmp, not the user's TMPDIR.
+    # /tmp, not the user's TMPDIR, because Ray's socket names have a length limit.
     folder = tempfile.mkdtemp(prefix="cobalt-ray-", dir="/tmp")
-    # If Ray has died, the handlers that it has registered write into the folder after the watcher has removed it.
-    # Handlers run in the opposite order, and so this one after Ray's.
+    # If Ray has died, its own handlers write into the folder after the watcher. Handlers run in the opposite order.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", ray_watcher.__file__, folder],
@@ -125,8 +112,7 @@ def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory
     """Start Ray and join it; returns its address."""
     import ray
 
-    # Ray installs handlers of its own; that of SIGTERM prints stacks and aborts.
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)  # Ray's own prints stacks and aborts
     try:
         # Ray itself gives a node 30 s to start, which is too short on a busy machine.
         for attempt in tenacity.Retrying(
@@ -141,14 +127,13 @@ def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory
                     object_store_memory=object_store_memory,
                     log_to_driver=False,
                     logging_level="ERROR",
-                    _temp_dir=str(_ray_folder(folder)),
+                    _temp_dir=str(Path(folder, _OWN)),
                     _node_ip_address="127.0.0.1",
                 )
     except Exception as error:  # Ray raises bare ones
         cause = last_line(str(error)) or type(error).__name__
-        raise InfrastructureError(f"Ray did not start: {cause}{_kept_logs(_ray_folder(folder))}") from error
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+        raise InfrastructureError(f"Ray did not start: {cause}{_kept_logs(folder)}") from error
+    signal.signal(signal.SIGTERM, handler)
     address: str = context.address_info["gcs_address"]
     return address
 
@@ -160,10 +145,10 @@ def _alive(nodes: list[psutil.Process]) -> bool:
     )
 
 
-def _kept_logs(ray_folder: Path) -> str:
+def _kept_logs(folder: str) -> str:
     """Copy the logs of Ray's session; returns the end of a sentence that names them, "" if there are none."""
     target = cache_folder("logs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    logs = [path for path in ray_folder.glob("session_2*/logs/**/*") if path.is_file() and path.stat().st_size]
+    logs = [path for path in Path(folder, _OWN).glob("session_2*/logs/**/*") if path.is_file() and path.stat().st_size]
     if not logs:
         return ""
     try:
@@ -171,7 +156,7 @@ def _kept_logs(ray_folder: Path) -> str:
         for path in logs:
             with path.open("rb") as source:
                 (target / path.name).write_bytes(source.read(_LARGEST_LOG))
-        for older in sorted(path for path in target.parent.iterdir() if path.is_dir())[:-KEPT_LOGS]:
+        for older in sorted(path for path in target.parent.iterdir() if path.is_dir())[:-_KEPT_LOGS]:
             shutil.rmtree(older, ignore_errors=True)
     except OSError:
         return ""

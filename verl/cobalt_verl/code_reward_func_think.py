@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cobalt.reward import RewardSettings, program_to_judge
-from cobalt_verl.scoring import JUDGE_ATTEMPTS, VERDICT_AT, failures_recorded, running_judge, score, suite_of
+from cobalt_verl.judging import JUDGE_ATTEMPTS
+from cobalt_verl.scoring import VERDICT_AT, failures_recorded, running_judge, score, suite_of
 
 
 async def compute_score(

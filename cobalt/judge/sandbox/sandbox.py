@@ -329,7 +329,9 @@ class Sandbox:
             pass_fds=descriptors,
             cwd=folder or "/",
             env=isolation.ENVIRONMENT,
-            process_group=0,  # Ctrl-C in a terminal reaches the command, which then ends its sandboxes
+            # Ctrl-C in a terminal reaches the command, which then ends its sandboxes. uvloop, which Ray uses, knows no
+            # `process_group`.
+            start_new_session=True,
         )
 
     async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:

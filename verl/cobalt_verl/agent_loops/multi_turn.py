@@ -23,7 +23,8 @@ from cobalt_verl.agent_loops.judged_episode import JudgedEpisode, TrajectoryRewa
 from cobalt_verl.agent_loops.sampling import engine_of, of_sample
 from cobalt_verl.agent_loops.token_rows import TokenRow, add_turn
 from cobalt_verl.episodes import FIELD, RowRecord, TurnRecord
-from cobalt_verl.scoring import JUDGE_ATTEMPTS, failures_recorded, running_judge
+from cobalt_verl.judging import JUDGE_ATTEMPTS
+from cobalt_verl.scoring import failures_recorded, running_judge
 
 
 class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
