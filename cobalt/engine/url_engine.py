@@ -7,7 +7,6 @@ foreign (`cobalt.engine.foreign`).
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from cobalt.engine.base import Call, Completion, GenerationSettings
@@ -141,4 +140,4 @@ def _is_served(model: str, description: Mapping[str, Any]) -> bool:
     path = model_path(model)
     if path is not None and (path / "config.json").is_file():
         return bool(fingerprint(path) == description.get("fingerprint"))
-    return model in (description.get("model"), description.get("name")) or Path(model).name == description.get("name")
+    return model in (description.get("model"), description.get("name"))

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
@@ -34,10 +33,14 @@ CALL = Call("p", 0)
 
 @contextlib.contextmanager
 def served(model, *options):
-    """`vllm serve` of a model on loopback; yields its URL."""
+    """A model on loopback, as `vllm serve` serves it; yields its URL.
+
+    The program `vllm` itself does not start where vLLM's CPU build is installed, because it asks for the version of a
+    package `vllm`.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--dtype", "float32", "--max-model-len", str(LIMIT), "--block-size", "32"]
     command += ["--enforce-eager", "--no-enable-chunked-prefill", *options]
     command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
@@ -47,7 +50,7 @@ def served(model, *options):
         while True:
             assert server.poll() is None, "vllm serve ended; its messages are above"
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5).status_code == 200:
                     break
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(0.5)
