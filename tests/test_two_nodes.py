@@ -30,7 +30,7 @@ VARIABLES = {
     "SLURM_CPUS_ON_NODE": "1",
     "SLURM_SUBMIT_DIR": str(ROOT),
 }
-OF_JOB = {"RAY_ADDRESS": "10.77.0.1:21234"}  # of the job's number
+OF_JOB = {"RAY_ADDRESS": "10.77.0.1:21234", "RAY_AUTH_MODE": "token"}  # of the job's number
 SCONTROL = """#!/bin/sh
 [ "$*" = "show hostnames node-[a-b]" ] && printf 'node-a\\nnode-b\\n'
 """
@@ -55,8 +55,7 @@ REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
 from cobalt.serving.nodes import living_nodes
-from cobalt.training.cluster import join, named_cluster, prepare_to_join
-prepare_to_join(named_cluster())
+from cobalt.training.cluster import join, named_cluster
 join(named_cluster())
 hosts = {node.id: node.host for node in living_nodes()}
 alive = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", sys.argv[1])])
