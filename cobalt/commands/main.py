@@ -4,6 +4,7 @@ import difflib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from cobalt.commands.registry import COMMANDS, Command, overview
@@ -72,7 +73,7 @@ def _module(command: Command, words: Sequence[str]) -> str:
 
 def _value(words: Sequence[str], flag: str) -> str | None:
     """The value of a flag among the words of a command line; None: it is not among them."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name.startswith("--") and name[2:].replace("-", "_") == flag:
             return value if equals else following
@@ -81,10 +82,14 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 def _use_running_services(arguments: Any) -> None:
     """Use the running `cobalt serve`, as far as the arguments of a command with `uses_services` need it."""
+    from cobalt.judge.sandbox.cgroups import enter_delegated
     from cobalt.stage.serve_state import use_running_services
 
+    needed = arguments.services()
+    if needed != "none":
+        enter_delegated()  # before there are processes that would have to move too
     use_running_services(
-        arguments.services(),
+        needed,
         model=getattr(arguments, "model", None),
         judge_named=bool(arguments.judge_url),
         engine_named=bool(getattr(arguments, "engine_url", ())),
