@@ -28,18 +28,18 @@ STEPS_FILE = "steps.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What must be running while a step runs: the judge, and an engine if a model is named.
+    """What must be running while a step runs: a judge and an engine.
 
     Attributes:
-        model: Folder of the engine's model; None: no engine.
+        model: Folder of the engine's model.
     """
 
-    model: Path | None = None
+    model: Path
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of `python -m cobalt.services`."""
-        return () if self.model is None else ("--model", str(self.model))
+        return ("--model", str(self.model))
 
 
 @dataclass(frozen=True, slots=True)

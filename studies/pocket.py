@@ -331,7 +331,6 @@ def contextual_prompts(
         (*script, *files, *(("--is_test",) if is_test else ()), *copies, *flags),
         files=(file,),
         needs=(evaluation_file(run), model, *((perturbed,) if perturbed else ())),
-        services=Services() if perturbed else None,
     )
 
 

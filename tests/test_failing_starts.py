@@ -76,7 +76,7 @@ def run_services(*arguments, **variables):
         "try:\n"
         "    run_beside_services(parse_arguments(Arguments))\n"
         "except CobaltError as error: print(type(error).__name__, error)\n"
-        "print('ray' in sys.modules)"
+        "print(bool({'ray', 'vllm', 'torch'} & set(sys.modules)))"
     )
     finished = subprocess.run(
         [sys.executable, "-c", "from cobalt.stage.cli import parse_arguments\n" + code, *map(str, arguments)],
@@ -105,21 +105,21 @@ def run_services(*arguments, **variables):
         (["no-such-command"], "no-such-command"),
     ],
 )
-def test_a_mistake_that_shows_without_services_is_found_before_ray_is_imported(tmp_path, arguments, named):
+def test_a_mistake_that_shows_without_services_is_found_before_anything_starts(tmp_path, arguments, named):
     model = make_model(tmp_path / "model")
     command = [] if arguments[0] == "no-such-command" else ["true"]
     flags = [argument.format(model=model) for argument in arguments]
-    said, ray = run_services(*(flags if command else []), "--", *(command or flags), HF_HUB_OFFLINE="1")
+    said, heavy = run_services(*(flags if command else []), "--", *(command or flags), HF_HUB_OFFLINE="1")
     assert said.startswith("UserError")
     assert named in said
-    assert ray == "False"
+    assert heavy == "False"
 
 
 def test_a_command_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeypatch):
     script = tmp_path / "command"
     script.write_text("echo 1\n")
     script.chmod(0o755)
-    monkeypatch.setattr(services, "running_services", lambda **_: contextlib.nullcontext({}))
+    monkeypatch.setattr(services, "started_servers", lambda **_: contextlib.nullcontext({}))
     monkeypatch.setattr(services, "enter_delegated", lambda: None)
     with pytest.raises(UserError, match="cannot run .*Exec format error"):
         services.run_beside_services(services.Arguments([str(script)]))

@@ -1,4 +1,4 @@
-"""The whole chain on the real Ray Serve, vLLM (CPU), bubblewrap and a small Qwen3 model, without any stand-in."""
+"""The whole chain on the real apps, vLLM (CPU), bubblewrap and a small Qwen3 model, without any stand-in."""
 
 import contextlib
 import json
@@ -50,9 +50,8 @@ def succeed(process):
 
 
 def generate(services, conversation, **settings):
-    """Ask the engine in a child process's stead: the test joins the cluster as a driver does."""
     body = {"messages": conversation} | settings
-    response = httpx.post(services["COBALT_HTTP"] + "/vllm_actor", json=body, timeout=120)
+    response = httpx.post(services["COBALT_ENGINE_URL"], json=body, timeout=120)
     assert response.status_code == 200, response.text
     return response.json()["completions"]
 
@@ -244,21 +243,21 @@ def test_a_short_call_does_not_wait_for_a_long_one_of_another_caller(services):
     [(b"not json", 400), (b"[1]", 400), (b"{}", 422), (b'{"messages": [], "n": 1}', 422), (b'{"messages": 3}', 422)],
 )
 def test_bad_http_requests_get_a_sentence_and_a_client_error(services, body, status):
-    response = httpx.post(services["COBALT_HTTP"] + "/vllm_actor", content=body, timeout=60)
+    response = httpx.post(services["COBALT_ENGINE_URL"], content=body, timeout=60)
     assert response.status_code == status
     assert response.json()["error"]
 
 
 def test_out_of_range_sampling_over_http_is_a_client_error(services):
     body = {"messages": GREETING, "temperature": -1}
-    response = httpx.post(services["COBALT_HTTP"] + "/vllm_actor", json=body, timeout=60)
+    response = httpx.post(services["COBALT_ENGINE_URL"], json=body, timeout=60)
     assert response.status_code == 422
     assert "temperature" in response.json()["error"]
 
 
 def test_the_judge_answers_over_http_in_the_papers_wire_format(services):
     body = {"code": "print(int(input()) ** 2)", "test_cases": {"inputs": ["2\n", "3\n"], "outputs": ["4", "8"]}}
-    response = httpx.post(services["COBALT_HTTP"] + "/evaluator", json=body, timeout=60)
+    response = httpx.post(services["COBALT_JUDGE_URL"], json=body, timeout=60)
     answer = response.json()
     assert answer["passing"] == [True, False]
     assert len(answer["feedback"]) == len(answer["verdicts"]) == 2
@@ -301,7 +300,7 @@ def test_an_impossible_port_is_refused(port, message):
 def test_a_setting_that_vllm_refuses_is_reported_with_vllms_reason(seed_model):
     finished = services_command("--model", seed_model, "--engine", "max_model_len=99999999", "--", "true")
     assert finished.returncode == 1
-    assert "app 'vllm_actor' did not start" in finished.stderr
+    assert "the engine did not start" in finished.stderr
     assert "max_model_len (99999999) is greater than" in finished.stderr
     assert "Traceback" not in finished.stderr
 
@@ -313,11 +312,11 @@ def test_an_engine_that_fails_names_vllms_first_error_and_keeps_its_logs(seed_mo
     weights.write_bytes(weights.read_bytes()[:-1000])
     finished = services_command("--model", model, "--engine", "max_model_len=1024", "--", "true")
     assert finished.returncode == 1
-    assert "app 'vllm_actor' did not start: vLLM's engine did not start: SafetensorError: " in finished.stderr
+    assert "the engine did not start: vLLM's engine did not start: SafetensorError: " in finished.stderr
     assert "Traceback" not in finished.stderr
     [kept] = (tmp_path / "cache" / "cobalt" / "logs").iterdir()
     assert f"(logs: {kept})" in finished.stderr
-    assert any("SafetensorError" in path.read_text() for path in kept.glob("worker-*.err"))
+    assert "SafetensorError" in next(kept.glob("engine*.stderr")).read_text()
 
 
 def test_settings_given_in_several_flags_all_count():
@@ -326,7 +325,8 @@ def test_settings_given_in_several_flags_all_count():
     assert "comparison" in finished.stderr
 
 
-def ray_processes():
+def service_processes():
+    """The ids of the servers, engines and sandboxes of this checkout."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -334,53 +334,41 @@ def ray_processes():
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
-            names = (b"raylet", b"gcs_server", b"bwrap", b"ray::", b"VLLM")
+            names = (b"cobalt.serving.host", b"bwrap", b"VLLM")
             if any(name in command for name in names) and belongs_here(entry.name):
                 found.add(entry.name)
     return found
 
 
-def open_sockets():
-    """Sockets of this checkout's processes that listen on an address other than loopback."""
+def open_sockets(pids):
+    """Addresses other than loopback on which processes listen."""
     loopback = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
     inodes = set()
-    for pid in ray_processes():
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
     lines = [line for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
     rows = [line.split() for line in lines]
     return {row[1] for row in rows if row[3] == "0A" and not row[1].startswith(loopback) and row[9] in inodes}
 
 
-def left_folders():
-    """Folders of services that no process of another checkout watches."""
-    watched = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and not belongs_here(entry.name):
-            with contextlib.suppress(OSError):
-                watched |= set((entry / "cmdline").read_text().split("\0"))
-    return {folder for folder in Path("/tmp").glob("cobalt-ray-*") if str(folder) not in watched}
-
-
 @contextlib.contextmanager
 def nothing_is_left():
-    before, folders = ray_processes(), left_folders()
+    before = service_processes()
     yield
     deadline = time.monotonic() + 30
-    while ray_processes() - before and time.monotonic() < deadline:
+    while service_processes() - before and time.monotonic() < deadline:
         time.sleep(0.1)  # the last processes are ending; the kernel tells nobody but their parent
-    assert not ray_processes() - before
-    assert left_folders() <= folders
+    assert not service_processes() - before
 
 
-def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind(monkeypatch):
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    code = "import os, sys; sys.exit(7 if os.environ['RAY_ADDRESS'] and not sys.dont_write_bytecode else 0)"
+def test_the_services_pass_on_the_commands_exit_code_and_leave_nothing_behind():
+    code = "import os, sys; sys.exit(7 if os.environ['COBALT_JUDGE_URL'] else 0)"
     with nothing_is_left():
-        finished = services_command("--", sys.executable, "-c", code)
+        finished = services_command("--judge", "concurrency=1", "--", sys.executable, "-c", code)
         assert finished.returncode == 7, finished.stderr
-    assert "graceful_shutdown" not in finished.stderr
 
 
 def test_a_terminated_service_lets_its_command_finish_and_keeps_to_loopback():
@@ -390,13 +378,13 @@ def test_a_terminated_service_lets_its_command_finish_and_keeps_to_loopback():
     )
     # With SIGINT ignored, as a script's background jobs begin.
     command = ["env", "--ignore-signal=INT", sys.executable, "-m", "cobalt.services", "--", sys.executable, "-c", code]
-    before = open_sockets()
+    before = service_processes()
     with nothing_is_left():
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         try:
             assert running.stdout.readline() == "up\n"
-            # The one is Ray Serve's port of the judge's replica, at an address that Serve leaves no choice of.
-            assert len(open_sockets() - before) <= 1
+            assert service_processes() - before
+            assert not open_sockets(service_processes() - before)
             running.send_signal(signal.SIGTERM)
             assert running.wait(timeout=60) == 5
         finally:
@@ -404,43 +392,44 @@ def test_a_terminated_service_lets_its_command_finish_and_keeps_to_loopback():
             running.communicate(timeout=60)
 
 
-OUTLIVE = """
-import os, subprocess, sys
-child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-folder = os.environ["COBALT_SERVICES"]
-print(os.getpid(), child.pid, folder, flush=True)
-while True:
-    try:
-        sys.stdin.read()
-        child.wait()
-    except KeyboardInterrupt:
-        pass
-"""
-
-
-def services_process(*settings):
-    command = [sys.executable, "-m", "cobalt.services", *map(str, settings), "--", sys.executable, "-c", OUTLIVE]
-    running = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+def test_a_service_that_dies_interrupts_the_command_and_its_logs_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = (
+        "import os, pathlib, signal\n"
+        "for entry in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    try: parent = (entry / 'stat').read_text().rpartition(')')[2].split()[1]\n"
+        "    except OSError: continue\n"
+        "    if parent == str(os.getppid()) and b'cobalt.serving.host' in (entry / 'cmdline').read_bytes():\n"
+        "        os.kill(int(entry.name), signal.SIGKILL)\n"
+        "signal.pause()"
     )
-    command_pid, child, folder = running.stdout.readline().split()
-    return running, int(command_pid), int(child), Path(folder)
-
-
-def test_services_that_are_killed_leave_no_process_no_command_and_no_folder(seed_model):
     with nothing_is_left():
-        running, command, child, folder = services_process("--model", seed_model, "--engine", "max_model_len=1024")
-        assert folder.is_dir()
-        running.kill()
-        running.communicate()
+        finished = services_command("--judge", "concurrency=1", "--", sys.executable, "-c", code)
+    assert finished.returncode == 1
+    [logs] = (tmp_path / "cobalt" / "logs").iterdir()
+    assert "the judge has ended" in finished.stderr and f"logs: {logs}" in finished.stderr
+    assert logs.stat().st_mode & 0o077 == 0
+
+
+def test_services_that_are_killed_end_their_command_and_leave_no_process(seed_model):
+    code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    settings = ["--model", str(seed_model), "--engine", "max_model_len=1024"]
+    command = [sys.executable, "-m", "cobalt.services", *settings, "--", sys.executable, "-c", code]
+    with nothing_is_left():
+        running = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        child = int(running.stdout.readline())
+        os.kill(running.pid, signal.SIGKILL)  # its pipe to the command stays open
         deadline = time.monotonic() + 60
-        while alive(command) or alive(child) or folder.exists():
-            assert time.monotonic() < deadline, (alive(command), alive(child), folder.exists())
+        while alive(child):
+            assert time.monotonic() < deadline
             time.sleep(0.1)
+        running.communicate()
 
 
 def test_the_engines_route_refuses_web_pages_and_oversized_requests(services):
-    url = services["COBALT_HTTP"] + "/vllm_actor"
+    url = services["COBALT_ENGINE_URL"]
     body = {"messages": GREETING, "max_tokens": 1}
     assert httpx.post(url, json=body, headers={"Origin": "http://example.org"}, timeout=60).status_code == 403
     assert httpx.post(url, json=body | {"n": 10**9}, timeout=60).status_code == 422

@@ -63,7 +63,7 @@ class Command:
         self.process.communicate(timeout=60)
         return self.process.returncode, self.messages.read_bytes()[before:].decode().splitlines()
 
-    def assert_nothing_is_left(self, seconds=30):
+    def assert_nothing_is_left(self, seconds=90):  # vLLM watches its parent once it is imported
         deadline = time.monotonic() + seconds
         while left := self.processes():
             assert time.monotonic() < deadline, left

@@ -348,18 +348,18 @@ def services(monkeypatch):
 
 
 def served(name, model, **fields):
-    needed = None if model is None else Services(None if model == "judge" else Path(model))
+    needed = None if model is None else Services(Path(model))
     return step(name, script='echo "$COBALT_STUB" >>served', services=needed, **fields)
 
 
 def test_neighbouring_steps_share_services_and_others_do_not(tmp_path, services):
-    models = ["m", "m", None, "m", "judge", "judge", "n"]
+    models = ["m", "m", None, "m", "n"]
     planned = study(tmp_path, *(served(f"s{place}", model) for place, model in enumerate(models)))
     assert run(planned)[0] == 0
     assert (tmp_path / "served").read_text().split("\n")[:-1] == [
-        "--model m", "--model m", "", "--model m", "judge", "judge", "--model n",
+        "--model m", "--model m", "", "--model m", "--model n",
     ]  # fmt: skip
-    flags = [("--model", "m"), ("--model", "m"), (), ("--model", "n")]
+    flags = [("--model", "m"), ("--model", "m"), ("--model", "n")]
     assert services == [(what, *flag) for flag in flags for what in ("start", "stop")]
 
 
@@ -393,7 +393,7 @@ def stub_python(tmp_path, monkeypatch):
         if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
         echo "$@" >>{tmp_path}/calls
         if [ "$3" = --wrong ]; then exit 2; fi
-        export COBALT_SERVICES=folder RAY_ADDRESS=address OTHER=variable
+        export COBALT_JUDGE_URL=judge COBALT_ENGINE_URL=engine OTHER=variable
         while [ "$1" != -- ]; do shift; done
         shift
         "$@"
@@ -407,7 +407,7 @@ def stub_python(tmp_path, monkeypatch):
 
 def test_services_in_a_process_of_their_own_run_as_long_as_the_block_and_say_how_they_are_reached(stub_python):
     with pytest.raises(KeyError), services_process(["--model", "m"]) as variables:
-        assert (variables["COBALT_SERVICES"], variables["RAY_ADDRESS"]) == ("folder", "address")
+        assert (variables["COBALT_JUDGE_URL"], variables["COBALT_ENGINE_URL"]) == ("judge", "engine")
         assert "OTHER" not in variables
         assert stub_python.read_text().startswith("-m cobalt.services --model m --")
         assert "ended" not in stub_python.read_text()
@@ -542,7 +542,7 @@ def test_every_command_of_a_plan_has_the_flags_that_its_script_takes(name, expan
         if item.services is not None:
             services = cli.parse_arguments(ServicesArguments, [*item.services.flags, "--", *item.command])
             assert services.command == list(item.command)
-            assert services.model == (None if item.services.model is None else str(item.services.model))
+            assert services.model == str(item.services.model)
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")

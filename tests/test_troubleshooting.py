@@ -35,6 +35,10 @@ def services(*arguments):
     return [sys.executable, "-m", "cobalt.services", *arguments]
 
 
+def cobalt(*arguments):
+    return [sys.executable, "-m", "cobalt.commands", *arguments]
+
+
 SINGLE = script("run_single_turn_vllm.py", "-i", "problems.jsonl", "-o", "single.jsonl")
 MULTI = script("run_multi_turn_vllm.py", "-i", "first.jsonl", "-o", "multi.jsonl")
 TRAINING = [
@@ -45,8 +49,16 @@ ABSENT = "this machine's cache of the Hub does not have the model"
 
 PROVOKED = {
     # The beginning of the quoted message, the command that makes it, and its environment.
-    "error: RAY_ADDRESS=nonsense": (SINGLE, {"RAY_ADDRESS": "nonsense"}),
-    "error: app 'vllm_actor' cannot be reached, because nothing answers": (SINGLE, {"RAY_ADDRESS": "127.0.0.1:1"}),
+    "error: there is no engine": (cobalt("sample", "-i", "problems.jsonl", "-o", "single.jsonl"), {}),
+    "error: no engine is running": (SINGLE, {}),
+    "error: the judge does not answer at http://127.0.0.1:1": (
+        [*SINGLE, "--replay_file", "first.jsonl", "-n", "2", "--ids", "1"],
+        {"COBALT_HTTP": "http://127.0.0.1:1"},
+    ),
+    "error: num_replicas=2: only": (
+        services("--model", "chat-model", "--engine", "num_replicas=2", "--", "true"),
+        {},
+    ),
     "error: base-model has no chat template": (services("--model", "base-model", "--", "true"), {}),
     "error: there is no folder chat-modle": (services("--model", "./chat-modle", "--", "true"), {}),
     f"error: there is no folder Qwen/Qwen3-8B, {ABSENT}, and HF_HUB_OFFLINE": (
@@ -84,7 +96,7 @@ def folder(tmp_path):
 
 
 def last_line(command, folder, variables):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run")}  # no `cobalt serve` of the user's
     environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'verl'}"} | variables
     finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert finished.returncode in (1, 2), finished.stderr

@@ -23,8 +23,8 @@ from cobalt.stage.serve_state import Services
 class MultiTurnSettings(TurnsSettings):
     """Judge every turn of a multi-turn result on the hidden tests; print Pass@1 by turn.
 
-    Needs the Ray Serve app `evaluator`. Running the same command again resumes, and prints the table of a finished
-    result without judging anything.
+    Programs are judged in this process, or behind a URL (--judge_url). Running the same command again resumes, and
+    prints the table of a finished result without judging anything.
     """
 
     plot: Annotated[Path | None, WRITTEN] = None
@@ -40,8 +40,8 @@ class MultiTurnSettings(TurnsSettings):
 class EvaluateSettings(MultiTurnSettings):
     """Measure how good the programs of a result are on the hidden tests.
 
-    The result of `cobalt repair` gives Pass@1 by turn, and needs the judge unless it is finished. The result of
-    `cobalt sample` gives pass@k and needs no service; of the flags it has --k and --names.
+    The result of `cobalt repair` gives Pass@1 by turn, for which programs are judged. The result of `cobalt sample`
+    gives pass@k without judging; of the flags it has --k and --names.
     """
 
     input_file: Input

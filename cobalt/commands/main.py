@@ -82,10 +82,14 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 def _use_running_services(arguments: Any) -> None:
     """Use the running `cobalt serve`, as far as the arguments of a command with `uses_services` need it."""
+    from cobalt.judge.sandbox.cgroups import enter_delegated
     from cobalt.stage.serve_state import use_running_services
 
+    needed = arguments.services()
+    if needed != "none":
+        enter_delegated()  # before there are processes that would have to move too
     use_running_services(
-        arguments.services(),
+        needed,
         model=getattr(arguments, "model", None),
         judge_named=bool(arguments.judge_url),
         engine_named=bool(getattr(arguments, "engine_url", ())),

@@ -128,12 +128,16 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         """The engine of the run: behind a URL, vLLM in this process, or the replay of `replay_file`.
 
         Raises:
-            UserError: no engine is named, or a setting of it is wrong.
+            UserError: no engine is named, a setting of it is wrong, or the model is not there.
+            InfrastructureError: the model is not on this machine, and the Hub does not answer.
         """
-        from cobalt.engine.opening import open_vllm_or_url
+        from cobalt.engine.model_check import check_model
+        from cobalt.engine.opening import engine_urls, open_vllm_or_url
 
         if self.replay_file is not None:
             return nullcontext(ReplayEngine(self.replay_file, self.num_completions))
+        if self.model is not None and not engine_urls(self.engine_url):
+            check_model(self.model)  # vLLM would find it out after half a minute
         log = companion_path(self.output_file, ".engine.log")
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
 

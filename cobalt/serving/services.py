@@ -3,13 +3,14 @@
     python -m cobalt.services --model pocket/seed0/model -- python run_single_turn_vllm.py -i ... -o ...
 
 The services are child processes of this one (`cobalt.serving.children`). The command finds them by `COBALT_JUDGE_URL`
-and `COBALT_ENGINE_URL`. Nothing is left when the command ends, or when this process is killed. For services on several
-machines, or several engines, use `serve run` on a Ray cluster.
+and `COBALT_ENGINE_URL`. Nothing of the services is left when the command ends, or when this process is killed; the
+command then gets SIGTERM. For services on several machines, or several engines, use `serve run` on a Ray cluster.
 
 What shows without a service (port, settings, model, bubblewrap) is checked before one is started.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -30,6 +31,7 @@ from cobalt.stage.cli import run_script, terminations_as_interrupts
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.settings import pairs
 
+_PR_SET_PDEATHSIG = 1
 _SECONDS_TO_END = 60.0  # time for a command whose services have died to write its finished results
 
 
@@ -86,11 +88,21 @@ def run_beside_services(arguments: Arguments) -> int:
     with terminations_as_interrupts(), arguments.started() as servers:
         try:
             # In a process group of its own, so that a stop also reaches the command's children, each of them once.
-            child = subprocess.Popen(arguments.command, env=os.environ | variables(servers), process_group=0)
+            child = subprocess.Popen(
+                arguments.command,
+                env=os.environ | variables(servers),
+                process_group=0,
+                preexec_fn=_terminated_with_parent,
+            )
         except OSError as error:  # such as a script without its first line
             raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
         code = _wait(child, servers)
         return code if code >= 0 else 128 - code  # the exit code of a shell for a command ended by a signal
+
+
+def _terminated_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when its parent ends, also by kill -9."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait(child: "subprocess.Popen[bytes]", servers: Mapping[Server, str]) -> int:
