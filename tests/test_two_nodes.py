@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ VARIABLES = {
     "SLURM_CPUS_ON_NODE": "1",
     "SLURM_SUBMIT_DIR": str(ROOT),
 }
+OF_JOB = {"RAY_ADDRESS": "10.77.0.1:21234", "RAY_AUTH_MODE": "token"}  # of the job's number
 SCONTROL = """#!/bin/sh
 [ "$*" = "show hostnames node-[a-b]" ] && printf 'node-a\\nnode-b\\n'
 """
@@ -54,8 +55,7 @@ REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
 from cobalt.serving.nodes import living_nodes
-from cobalt.training.cluster import join, named_cluster, prepare_to_join
-prepare_to_join(named_cluster())
+from cobalt.training.cluster import join, named_cluster
 join(named_cluster())
 hosts = {node.id: node.host for node in living_nodes()}
 alive = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", sys.argv[1])])
@@ -121,7 +121,7 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
             )
             for line in broken:
                 succeed(b.run("sh", "-c", line))
-            red = a.run(*CHECK, *checked, HF_TOKEN="secret", GLOO_SOCKET_IFNAME="ib0")
+            red = a.run(*CHECK, *checked, HF_TOKEN="secret", GLOO_SOCKET_IFNAME="ib0", **OF_JOB)
             assert red.returncode == 2, red.stderr
             about = ("judge programs", "data_dir", "output", "HF_TOKEN", "GLOO_SOCKET_IFNAME")
             named = {machine.host: named_for(machine.host, red.stderr, about) for machine in (a, b)}
@@ -130,7 +130,7 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
 
             (place / "go").touch()
             kept = load.wait_for(4, running)
-            assert hosts_of(a, "evaluator:Evaluator") == {a.host: 1, b.host: 1}
+            assert hosts_of(a, "evaluator:Evaluator", OF_JOB) == {a.host: 1, b.host: 1}
             b.lose()
             assert running.wait(300) == 0, log.read_text()[-4000:]
         load.check(kept)
@@ -148,7 +148,8 @@ def two_nodes(place: Path, first: Sequence[str], second: Sequence[str]) -> Itera
         succeed(a.run("bash", "scripts/ray_cluster.sh", "stop"))
 
 
-CLUSTER = {"RAY_ADDRESS": "10.77.0.1:6379"}
+CLUSTER = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token"}
+APPS = {"COBALT_HTTP": "http://127.0.0.1:8000"}
 LONG = pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="takes minutes: set COBALT_LONG_TESTS=1")
 
 
@@ -173,12 +174,12 @@ def test_a_collection_survives_the_loss_of_a_node_with_an_engine(place, world):
     reference, output = place / "reference.jsonl", place / "output.jsonl"
     with two_nodes(place, ["--num-cpus=1"], ["--num-cpus=1"]) as (a, b):
         serve = ("serve", "run", "--non-blocking")
-        succeed(a.run(*serve, "remote_reward_server:app", *named("evaluator")))
+        succeed(a.run(*serve, "remote_reward_server:app", *named("evaluator"), **CLUSTER))
         engine = ("vllm_engine_actor:app", f"model={world.model}", "num_replicas=2", "max_model_len=1024")
-        succeed(a.run(*serve, *engine, *named("vllm_actor"), timeout=600))
-        assert hosts_of(a, "vllm_actor:VllmEngineActor") == {a.host: 1, b.host: 1}
-        succeed(a.run(*command, reference, timeout=600))
-        with a.running(*command, output, log=log) as running:
+        succeed(a.run(*serve, *engine, *named("vllm_actor"), timeout=600, **CLUSTER))
+        assert hosts_of(a, "vllm_actor:VllmEngineActor", CLUSTER) == {a.host: 1, b.host: 1}
+        succeed(a.run(*command, reference, timeout=600, **APPS))
+        with a.running(*command, output, log=log, **APPS) as running:
             wait = lambda: count(output) >= 4 or running.poll() is not None  # noqa: E731
             faults.wait_until(wait, 300, "the first records")
             kept = output.read_bytes().splitlines()
@@ -205,7 +206,7 @@ def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
             wait = lambda: count(metrics) >= 2 or running.poll() is not None  # noqa: E731
             faults.wait_until(wait, 600, "the first step")
             assert running.poll() is None and count(metrics) < 4, said_by(log, output)
-            assert hosts_of(a, "evaluator:Evaluator") == {a.host: 1, b.host: 1}
+            assert hosts_of(a, "evaluator:Evaluator", CLUSTER) == {a.host: 1, b.host: 1}
             b.lose()
             assert running.wait(600) == 0, said_by(log, output)
         assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [0, 1, 2, 3]
@@ -270,9 +271,10 @@ def named(app: str) -> list[str]:
     return ["--name", app, "--route-prefix", f"/{app}"]
 
 
-def hosts_of(machine: Machine, deployment: str) -> dict[str, int]:
+def hosts_of(machine: Machine, deployment: str, variables: Mapping[str, str]) -> dict[str, int]:
     """Number of a deployment's replicas on each machine, by its host name."""
-    return json.loads(succeed(machine.run("python", "-c", REPLICAS, f"ServeReplica:{deployment}")).splitlines()[-1])
+    said = succeed(machine.run("python", "-c", REPLICAS, f"ServeReplica:{deployment}", **variables))
+    return json.loads(said.splitlines()[-1])
 
 
 def count(path: Path) -> int:

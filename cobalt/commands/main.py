@@ -4,6 +4,7 @@ import difflib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from cobalt.commands.registry import COMMANDS, Command, overview
@@ -72,7 +73,7 @@ def _module(command: Command, words: Sequence[str]) -> str:
 
 def _value(words: Sequence[str], flag: str) -> str | None:
     """The value of a flag among the words of a command line; None: it is not among them."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name.startswith("--") and name[2:].replace("-", "_") == flag:
             return value if equals else following

@@ -138,6 +138,8 @@ def start(settings: VllmSettings, output: EngineOutput) -> Started:
                     child.join()
             if not isinstance(error, RuntimeError):
                 output.remove()
+                if isinstance(error, ValueError):
+                    raise UserError(f"vLLM refuses the engine's settings: {_reason(error)}") from None
                 raise
             raise InfrastructureError(f"vLLM's engine did not start{output.failure() or f': {error}'}") from error
     if settings.dtype is None and started.dtype == "float32":
@@ -146,6 +148,13 @@ def start(settings: VllmSettings, output: EngineOutput) -> Started:
             " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
         )
     return started
+
+
+def _reason(error: ValueError) -> str:
+    """What vLLM's check of its settings says, without pydantic's words around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = next((line for line in lines if line.startswith("Value error, ")), lines[0])
+    return said.removeprefix("Value error, ").partition(" [type=")[0]
 
 
 def _set_variables(settings: VllmSettings) -> None:

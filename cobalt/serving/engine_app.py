@@ -101,11 +101,12 @@ class _Metrics:
     """Prometheus metrics of the app's own route."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        kinds = {"registry": self.registry}
-        self._completions = Counter("cobalt_engine_completions", "Completions, by finish reason", ["reason"], **kinds)
-        self._prompt = Counter("cobalt_engine_prompt_tokens", "Tokens of prompts, once for a call", **kinds)
-        self._generated = Counter("cobalt_engine_completion_tokens", "Generated tokens", **kinds)
+        registry = self.registry = CollectorRegistry()
+        self._completions = Counter(
+            "cobalt_engine_completions", "Completions, by finish reason", ["reason"], registry=registry
+        )
+        self._prompt = Counter("cobalt_engine_prompt_tokens", "Tokens of prompts, once for a call", registry=registry)
+        self._generated = Counter("cobalt_engine_completion_tokens", "Generated tokens", registry=registry)
 
     def observe(self, completions: Sequence[Completion]) -> None:
         """Count the completions of one call."""

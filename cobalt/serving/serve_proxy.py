@@ -1,15 +1,12 @@
 """The answer of Ray Serve's HTTP proxy when a replica dies during a request: "try again" instead of 500.
 
-A proxy loads `middlewares` if the environment variable `VARIABLE` names it when Ray is started. `cobalt.services` and
-`scripts/ray_cluster.sh` set that variable.
+A proxy loads `middlewares` if `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names it when Ray is started.
+`scripts/ray_cluster.sh` sets that variable.
 """
 
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-CALLBACK = "cobalt.serving.serve_proxy.middlewares"
 
 
 class AnswerForDeadReplica:

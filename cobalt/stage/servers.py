@@ -212,10 +212,10 @@ class Servers:
         self._answered = True
         if answer.is_success or answer.status_code in accept:
             return answer
-        said = f"{self.name} at {server.url}: {reason_of(answer)}"
+        reason = f"{self.name} at {server.url}: {reason_of(answer)}"
         if answer.status_code in (408, 409, 429) or answer.is_server_error:
-            raise InfrastructureError(said)
-        raise UserError(said)
+            raise InfrastructureError(reason)
+        raise UserError(reason)
 
     def _check(self, url: str, description: dict[str, Any], first: dict[str, Any]) -> None:
         for field in sorted({*first, *description}):
@@ -348,10 +348,10 @@ def reason_of(answer: httpx.Response) -> str:
         body = json.loads(answer.content)
     except ValueError:
         body = None
-    said = (body.get("error") or body.get("detail") or body.get("message")) if isinstance(body, dict) else None
-    if isinstance(said, dict):
-        said = said.get("message")
-    return str(said) if said else f"status {answer.status_code} {answer.text[:200].strip()}".strip()
+    reason = (body.get("error") or body.get("detail") or body.get("message")) if isinstance(body, dict) else None
+    if isinstance(reason, dict):
+        reason = reason.get("message")
+    return str(reason) if reason else f"status {answer.status_code} {answer.text[:200].strip()}".strip()
 
 
 def _mapping(answer: httpx.Response) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class SingleTurnLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # veRL is not 
             keywords: Of veRL.
         """
         super().__init__(*arguments, **keywords)
-        self.server_manager = _SameEngine(self.server_manager)
+        self.server_manager: Any = _SameEngine(self.server_manager)
         self._seeded = seeded
         self._rendered: dict[str, asyncio.Future[list[int]]] = {}
 
