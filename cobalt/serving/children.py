@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cobalt.engine.startup import first_error
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
@@ -210,14 +210,7 @@ def _child(name: str, settings: Mapping[str, Any], port: int, path: Path) -> Ite
 
 def _urls(servers: list[Server]) -> dict[Server, str]:
     """The URLs of servers that start at the same time; the first that cannot start ends the wait."""
-<<<<<<< HEAD
-    waiting: dict[IO[bytes], Server] = {}
-    for server in servers:
-        assert server.process.stdout is not None
-        waiting[server.process.stdout] = server
-=======
     waiting = {server.process.stdout: server for server in servers if server.process.stdout is not None}
->>>>>>> urls
     urls = {}
     while waiting:
         for stream in select.select(list(waiting), [], [])[0]:
