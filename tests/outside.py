@@ -6,11 +6,10 @@ renews `flags.json`, `environment.json` and `routes.json` of `tests/data/outside
 names the change of the flag, variable or route; the change then stands in CHANGELOG.md, too. Nothing renews the results
 and manifests there: the commit that their README names wrote them.
 
-Modules are reached through the commands that users type; the one exception is the judge of `_commands`.
+Modules are reached through the commands that users type; the exceptions are the judge of `_commands`, and the apps.
 """
 
 import contextlib
-import gc
 import io
 import json
 import logging
@@ -201,16 +200,14 @@ def _settings():
 
 
 def _routes():
-    from fastapi import FastAPI
+    from cobalt.serving.engine_app import engine_api
+    from cobalt.serving.judge_app import judge_api
 
-    read, known = {}, set()
-    for app in APPS:
-        _refuse(app)
-        apis = [one for one in gc.get_objects() if isinstance(one, FastAPI) and id(one) not in known]
-        known |= set(map(id, apis))
-        pairs = ((method, route.path) for api in apis for route in api.routes for method in sorted(route.methods))
-        read[app] = list(dict.fromkeys(map(" ".join, pairs)))  # Serve keeps a copy of each application
-    return read
+    apps = {"judge": judge_api(None), "engine": engine_api(None)}  # their routes ask for a service when they are called
+    return {
+        name: [f"{method} {route.path}" for route in api.routes for method in sorted(route.methods)]
+        for name, api in apps.items()
+    }
 
 
 if __name__ == "__main__":
