@@ -227,24 +227,13 @@ def test_memory_that_the_engine_cannot_use_is_refused_on_gpus(world, monkeypatch
 
 
 @pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("scale", ["pocket", "paper"])
-def test_the_documented_overrides_for_dynamic_batches_pass_all_checks(world, data, scale, tmp_path):
-    page = (ROOT / "docs" / "training.md").read_text()
-    [documented] = re.findall(
-        r"^cobalt\.loss_agg=mini_batch (actor_rollout_ref\.actor\.use_dynamic_bsz=true .*)$", page, re.M
-    )
-    shutil.copytree(world / "model", tmp_path / "model")
+def test_the_fast_scale_passes_all_checks(world, data, tmp_path):
     from transformers import Qwen3Config
 
+    shutil.copytree(world / "model", tmp_path / "model")
     Qwen3Config(vocab_size=96, max_position_embeddings=40960).save_pretrained(tmp_path / "model")
     few_rows = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
-    overrides = ["cobalt.loss_agg=mini_batch", *documented.split(), *few_rows]
-    assert errors_of(world, *overrides, model=tmp_path / "model", data=data, scale=scale) == []
-    config = compose(run_of(world, *overrides, data=data, scale=scale))
-    parts = config.actor_rollout_ref
-    assert parts.rollout.log_prob_use_dynamic_bsz and parts.ref.log_prob_use_dynamic_bsz
-    limits = {parts.rollout.log_prob_max_token_len_per_gpu, parts.ref.log_prob_max_token_len_per_gpu}
-    assert limits == {parts.actor.ppo_max_token_len_per_gpu}
+    assert errors_of(world, *few_rows, model=tmp_path / "model", data=data, scale="fast") == []
 
 
 def test_a_section_set_to_null_gets_one_sentence(world):
