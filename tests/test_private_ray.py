@@ -124,7 +124,12 @@ def test_after_kill_9_of_its_run_nothing_is_left(env):
 def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
     mine = Private(env)
     processes = mine.processes()
-    os.kill(next(pid for pid, name in processes.items() if name == "gcs_server"), signal.SIGKILL)
+    head = next(pid for pid, name in processes.items() if name == "gcs_server")
+    os.kill(head, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while alive(head):  # the kernel tells of a process's end nobody but its parent
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     _, said = mine.process.communicate("", timeout=60)
     assert mine.process.returncode == 1
     [kept] = (tmp_path / "cache/cobalt/logs").iterdir()

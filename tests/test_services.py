@@ -290,11 +290,11 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2():
     assert "Traceback" not in finished.stderr
 
 
-@pytest.mark.parametrize(("port", "message"), [(99999, "between 1 and 65535"), (0, "between 1 and 65535")])
-def test_an_impossible_port_is_refused(port, message):
+@pytest.mark.parametrize("port", [99999, 0])
+def test_an_impossible_port_is_refused(port):
     finished = services_command("--http_port", port, "--", "true")
     assert finished.returncode == 2
-    assert message in finished.stderr
+    assert f"http_port is {port}" in finished.stderr
 
 
 def test_a_setting_that_vllm_refuses_is_reported_with_vllms_reason(seed_model):
