@@ -4,14 +4,13 @@
 uvicorn, and Ray Serve runs it in replicas (`vllm_engine_actor.py`).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from pydantic import ConfigDict, Field, ValidationError
 
 from cobalt.engine.base import Completion, GenerationSettings
@@ -20,8 +19,9 @@ from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.episode import Message
 from cobalt.serving.disconnect import while_connected
 from cobalt.serving.engine_settings import EngineServiceSettings
-from cobalt.serving.http_guard import Guard, Refused, field_error, guarded_api, within
+from cobalt.serving.http_guard import Guard, Refused, field_error, within
 from cobalt.serving.openai_routes import OpenAIRoutes
+from cobalt.serving.service_api import service_api
 from cobalt.stage.errors import UserError
 
 
@@ -117,17 +117,8 @@ class _Metrics:
 
 
 def engine_api(service: EngineService) -> FastAPI:
-    """The app of a service, whose engine runs from the app's start to its end."""
-
-    @asynccontextmanager
-    async def lifespan(api: FastAPI) -> AsyncIterator[None]:
-        await service.open()
-        try:
-            yield
-        finally:
-            await service.close()
-
-    api = guarded_api(lifespan)
+    """The app of a service; see `service_api`."""
+    api = service_api(service)
 
     @api.post("/")
     async def generate(request: Request) -> JSONResponse:
@@ -138,24 +129,6 @@ def engine_api(service: EngineService) -> FastAPI:
             settings = body.model_dump(exclude={"messages"})
             completions = await while_connected(request, service.generate(messages, settings))
         return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
-
-    @api.get("/describe")
-    async def describe(request: Request) -> JSONResponse:
-        """What decides the engine's answers."""
-        service.guard.admit(request)
-        return JSONResponse(await service.describe())
-
-    @api.get("/health")
-    async def health(request: Request) -> JSONResponse:
-        """200 as long as the engine lives, else 503; anybody may ask."""
-        await service.check_health()
-        return JSONResponse({"status": "ok"})
-
-    @api.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        """Counts in Prometheus's text format."""
-        service.guard.admit(request)
-        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     _add_openai_routes(api, service)
     return api

@@ -9,13 +9,11 @@ counts for Prometheus, and `GET /health` with nothing but that the app answers. 
 import dataclasses
 import logging
 from collections import Counter as Tally
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.local import LocalJudge
@@ -23,8 +21,9 @@ from cobalt.judge.settings import ENVIRONMENT_PREFIX
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving import sandbox_fusion
-from cobalt.serving.http_guard import Guard, guarded_api, within
+from cobalt.serving.http_guard import Guard, within
 from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.service_api import service_api
 from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
@@ -66,6 +65,9 @@ class JudgeService:
     async def close(self) -> None:
         """End the sandboxes. Those of a host that is killed end by themselves."""
         await self._judge.close()
+
+    async def check_health(self) -> None:
+        """Nothing: broken sandboxes are replaced, and a judge whose process lives can answer."""
 
     async def judge(self, payload: object) -> dict[str, Any]:
         """Judge one program; returns `ExecResult.to_record()`.
@@ -129,17 +131,8 @@ class _Metrics:
 
 
 def judge_api(service: JudgeService) -> FastAPI:
-    """The app of a service; its lifespan opens and closes the service."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.open()
-        try:
-            yield
-        finally:
-            await service.close()
-
-    api = guarded_api(lifespan)
+    """The app of a service; see `service_api`."""
+    api = service_api(service)
 
     @api.exception_handler(UnknownSuite)
     async def unknown_suite(_: Request, error: UnknownSuite) -> JSONResponse:
@@ -157,19 +150,5 @@ def judge_api(service: JudgeService) -> FastAPI:
                 return JSONResponse(await service.run_code.answer(await service.guard.read(request)))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
-
-    @api.get("/describe")
-    async def describe(request: Request) -> JSONResponse:
-        service.guard.admit(request)
-        return JSONResponse(await service.describe())
-
-    @api.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        service.guard.admit(request)
-        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
-
-    @api.get("/health")
-    async def health() -> JSONResponse:
-        return JSONResponse({"status": "ok"})
 
     return api

@@ -1,0 +1,71 @@
+"""The part that the judge's and the engine's app share: the service's lifetime, and the routes for operators."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from cobalt.serving.http_guard import Guard, guarded_api
+
+
+class Service(Protocol):
+    """What an app serves."""
+
+    guard: Guard
+
+    async def open(self) -> None:
+        """Start what the routes need."""
+        ...
+
+    async def close(self) -> None:
+        """Stop it."""
+        ...
+
+    async def describe(self) -> Mapping[str, Any]:
+        """The settings that decide the service's answers."""
+        ...
+
+    async def check_health(self) -> None:
+        """Raise ServiceDown if the service cannot answer any more."""
+        ...
+
+    def metrics(self) -> bytes:
+        """Counts in Prometheus's text format."""
+        ...
+
+
+def service_api(service: Service) -> FastAPI:
+    """A guarded app with `GET /describe`, `/metrics` and `/health`, whose lifespan opens and closes the service.
+
+    `/health` is 200 as long as the service answers, else 503. Anybody may ask, and it tells nothing else.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.open()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    api = guarded_api(lifespan)
+
+    @api.get("/describe")
+    async def describe(request: Request) -> JSONResponse:
+        service.guard.admit(request)
+        return JSONResponse(await service.describe())
+
+    @api.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        service.guard.admit(request)
+        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    @api.get("/health")
+    async def health() -> JSONResponse:
+        await service.check_health()
+        return JSONResponse({"status": "ok"})
+
+    return api
