@@ -1,10 +1,13 @@
 """Functions that several test modules share; no tests."""
 
+import asyncio
 import contextlib
 import fcntl
 import importlib.util
 import json
 import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,3 +144,31 @@ class RefusingJudge:
 
     async def describe(self):
         return {}
+
+
+@contextlib.asynccontextmanager
+async def listening(api):
+    """An app under uvicorn in this process; yields its URL. Its lifespan is the caller's business."""
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(api, lifespan="off", log_level="warning", access_log=False))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def run_ranks(script, count, folder, *words):
+    """Run one of the tests' scripts by several ranks of torch, on a CPU; `words` come before CONFIG.yaml and FOLDER."""
+    from cobalt.training.configuration import process_environment
+
+    environment = os.environ | process_environment(folder / "run", on_cpu=True)
+    environment["PYTHONPATH"] = f"{ROOT / 'tests'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+    return subprocess.run(
+        [*launcher, ROOT / "tests" / script, *words, folder / "config.yaml", folder],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip

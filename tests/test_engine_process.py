@@ -3,20 +3,17 @@
 `test_signals.py` has the commands themselves, which are also ended while they sample.
 """
 
-import asyncio
 import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import httpx
 import psutil
 import pytest
-import uvicorn
-from support import ROOT
+from support import ROOT, listening
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.url_engine import UrlEngine
@@ -90,18 +87,6 @@ def test_an_engine_that_starts_ends_with_its_command_and_says_nothing(tmp_path, 
 
 def is_spawned(process):
     return "spawn_main" in " ".join(process.cmdline())
-
-
-@contextlib.asynccontextmanager
-async def listening(api):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(api, lifespan="off", log_level="warning", access_log=False))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
 
 
 async def test_all_kinds_of_engine_have_the_same_answers_and_a_dead_one_says_so(seed_model, tmp_path):

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import socket
 from types import SimpleNamespace
 
 import httpx
 import pytest
-import uvicorn
 from chat_tokenizers import make_tokenizer, save_policy
 from provider import answer, failure, serve
+from support import listening
 
 from cobalt.engine import Call, Completion, GenerationSettings
 from cobalt.engine.opening import open_vllm_or_url
@@ -221,15 +220,8 @@ def model(tmp_path, monkeypatch):
 async def app(settings):
     """The app under uvicorn in this process; yields its URL."""
     api = engine_app.engine_api(engine_app.EngineService(settings))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(api, lifespan="off", log_level="warning", access_log=False))
-        async with api.router.lifespan_context(api):
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                server.should_exit = True
-                await serving
+    async with api.router.lifespan_context(api), listening(api) as url:
+        yield url
 
 
 async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe_themselves_alike(model):

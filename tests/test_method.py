@@ -4,18 +4,15 @@ import ast
 import asyncio
 import importlib
 import inspect
-import os
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from support import ROOT, locked_folder
+from support import ROOT, locked_folder, run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --profile none)")
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
@@ -84,7 +81,7 @@ def made(tmp_path_factory):
     """A folder with a policy, a batch, and what veRL makes of them (tests/verl_updates.py)."""
     from omegaconf import OmegaConf
 
-    from cobalt.training.configuration import TrainingSettings, compose, process_environment
+    from cobalt.training.configuration import TrainingSettings, compose
 
     with locked_folder(tmp_path_factory, "verl_updates") as folder:
         if (folder / "updates.pt").exists():
@@ -94,12 +91,7 @@ def made(tmp_path_factory):
         config = compose(TrainingSettings(folder, str(folder / "model"), folder / "run"))
         OmegaConf.resolve(config)
         OmegaConf.save(config, folder / "config.yaml")
-        rank = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1"]
-        finished = subprocess.run(
-            [*rank, "tests/verl_updates.py", folder / "config.yaml", folder],
-            env=os.environ | process_environment(folder / "run", on_cpu=True),
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        finished = run_ranks("verl_updates.py", 1, folder)
         assert finished.returncode == 0, finished.stderr[-3000:]
         (folder / "output").write_text(finished.stdout)
     return folder

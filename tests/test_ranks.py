@@ -1,12 +1,8 @@
 """Several ranks of veRL on gloo: the order of micro-batches changes no loss and no gradient, and the limit is long."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
-from support import ROOT
+from support import run_ranks
 from test_method import make_batch, make_policy
 
 from cobalt.engine.torch_policy import TorchPolicy
@@ -20,7 +16,7 @@ def updated(tmp_path_factory):
     """What tests/rank_updates.py makes of an update of eight responses on four ranks."""
     from omegaconf import OmegaConf
 
-    from cobalt.training.configuration import TrainingSettings, compose, process_environment
+    from cobalt.training.configuration import TrainingSettings, compose
 
     folder = tmp_path_factory.mktemp("ranks")
     make_policy(folder / "model")
@@ -28,12 +24,7 @@ def updated(tmp_path_factory):
     config = compose(TrainingSettings(folder, str(folder / "model"), folder / "run"))
     OmegaConf.resolve(config)
     OmegaConf.save(config, folder / "config.yaml")
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
-    finished = subprocess.run(
-        [*ranks, "tests/rank_updates.py", folder / "config.yaml", folder],
-        env=os.environ | process_environment(folder / "run", on_cpu=True),
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    finished = run_ranks("rank_updates.py", RANKS, folder)
     assert finished.returncode == 0, finished.stderr[-3000:]
     return torch.load(folder / "ranks.pt")
 

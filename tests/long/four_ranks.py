@@ -1,10 +1,10 @@
 """An update by ranks of veRL with the paper's switches, for tests/long/test_four_ranks.py.
 
-    python -m torch.distributed.run --standalone --nproc_per_node N tests/long/four_ranks.py whole|first|rest FOLDER
+    python -m torch.distributed.run --standalone --nproc_per_node N tests/long/four_ranks.py MODE CONFIG.yaml FOLDER
 
 Packed sequences without flash-attn, untied embeddings, micro-batches of two, their own means of the loss, shards within
-two ranks, two mini-batches. `whole` makes two updates; `first` makes one, writes a checkpoint and is killed; `rest`
-goes on from it. FOLDER/MODE-N.pt has the weights and the norms of the gradients.
+two ranks, two mini-batches. MODE `whole` makes two updates; `first` makes one, writes a checkpoint and is killed;
+`rest` goes on from it. FOLDER/MODE-N.pt has the weights and the norms of the gradients.
 """
 
 import os
@@ -37,12 +37,12 @@ def rows_of_rank(batch, advantages):
     return rows
 
 
-def main(mode, folder):
+def main(mode, path, folder):
     torch.set_num_threads(1)
     engine_workers.initialize_global_process_group_ray = reporting_worker.initialize_process_group
     transformer_impl.prepare_micro_batches = progress.prepare_micro_batches
     batch = torch.load(folder / "batch.pt")
-    config = OmegaConf.load(folder / "config.yaml").actor_rollout_ref
+    config = OmegaConf.load(path).actor_rollout_ref
     worker = verl_updates.training_worker(config, "packed", "micro_batch", "AdamW")
     if mode == "rest":
         worker.load_checkpoint(str(folder / "first"))
@@ -63,4 +63,4 @@ def main(mode, folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -3,7 +3,6 @@
 Not part of scripts/test.sh (scripts/test_long.sh).
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only this folder on its path
 
-from support import ROOT
+from support import ROOT, run_ranks
 from test_method import make_batch, make_policy
 
 from cobalt.engine.torch_policy import TorchPolicy
@@ -36,15 +35,7 @@ def folder(tmp_path_factory):
 
 
 def by_ranks(folder, mode, ranks):
-    from cobalt.training.configuration import process_environment
-
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    environment = os.environ | process_environment(folder / "run", on_cpu=True)
-    environment["PYTHONPATH"] = f"{ROOT / 'tests'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-    finished = subprocess.run(
-        [*launcher, "tests/long/four_ranks.py", mode, folder],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    finished = run_ranks("long/four_ranks.py", ranks, folder, mode)
     if mode == "first":
         assert finished.returncode != 0, "it was killed"
     else:
