@@ -18,7 +18,8 @@ from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, read_run
 from cobalt.report.tables import Table
-from cobalt.rollout.evaluate_single import SampleScore, sample_score
+from cobalt.rollout.evaluate_single import count_distinct
+from cobalt.rollout.protocols import Outcomes
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from studies import pocket
@@ -169,10 +170,12 @@ def _submission_seconds(seeds: Sequence[OfflineFolders]) -> float:
     return sum(command_seconds(folder, of_seed) for of_seed in names) / len(seeds)
 
 
-def _scores(seeds: Sequence[OfflineFolders], rows: Sequence[Row]) -> Mapping[str, list[SampleScore]]:
+def _scores(seeds: Sequence[OfflineFolders], rows: Sequence[Row]) -> Mapping[str, list[Outcomes]]:
     return {
         row.name: [
-            sample_score(group) for at in seeds for group in read_trajectories(pocket.evaluation_file(at.samples(row)))
+            count_distinct(group)
+            for at in seeds
+            for group in read_trajectories(pocket.evaluation_file(at.samples(row)))
         ]
         for row in rows
     }

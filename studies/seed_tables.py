@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.report.tables import Table
-from cobalt.rollout.evaluate_single import SampleScore, sample_metrics
+from cobalt.rollout.evaluate_single import sample_metrics
+from cobalt.rollout.protocols import Outcomes
 from studies.recoverability import recoverability
 from studies.seeds import Estimate, SeedRuns, difference, moves, over_runs, pooled, run_differences, sign_known
 
@@ -277,7 +278,7 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
     )
 
 
-def samples_table(scores: Mapping[str, Sequence[SampleScore]]) -> Table:
+def samples_table(scores: Mapping[str, Sequence[Outcomes]]) -> Table:
     """Pass@k of first programs over all problems and by difficulty, and how many different programs there are.
 
     Args:

@@ -24,6 +24,7 @@ from cobalt.report.runs import read_run
 from cobalt.report.viewer.data import problem_data
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics, write_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.protocols import outcomes_of
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 
@@ -104,7 +105,7 @@ async def _make(folder, policy):
         run = RepairSettings(source, multi, **SETTINGS, **options)
         assert not (await repair(run, engine, judge)).failed
         assert not (await evaluate_turns(TurnsSettings(multi, evaluated), judge)).failed
-        write_metrics(turn_metrics(read_trajectories(evaluated), "x"), evaluated)
+        write_metrics(turn_metrics(list(map(outcomes_of, read_trajectories(evaluated))), "x"), evaluated)
     extraction = ExtractionSettings(problems, folder / "evaluation_perturbed.jsonl", folder / "events.jsonl")
     await extract_events(extraction, judge)
     for name, settings in (("prompts", {}), ("test_prompts", {"is_test": True, "num_turns": 2})):

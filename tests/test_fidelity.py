@@ -30,9 +30,10 @@ from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.problems.problem import TestSuite
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
-from cobalt.rollout.evaluate import ProblemScore, average, turn_metrics
+from cobalt.rollout.evaluate import turn_metrics
 from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.selection import max_variance_subset
 from cobalt.selection.verl_rows import (
@@ -622,7 +623,7 @@ async def test_too_easy(tmp_path, policy):
 
 def test_samples_and_turns():
     record = trajectory_record(0, [[RIGHT, WRONG], [RIGHT, RIGHT], [WRONG, RIGHT], [RIGHT, RIGHT]])
-    score = turn_metrics([trajectories_of(record)], "here")
+    score = turn_metrics([outcomes_of(trajectories_of(record))], "here")
     assert [turn.pass_at_1 for turn in score] == [0.75, 0.75]  # there: 3/16, and an error because it has 2 turns
 
 
@@ -866,9 +867,9 @@ def test_special_tokens():
 
 
 def test_relative_change():
-    metrics = average({0: ProblemScore([0.0, 1.0], [0.0, 1.0])}, "here")
+    metrics = turn_metrics([Outcomes("", ((0.0, 1.0),))], "here")
     assert [turn.relative_change for turn in metrics] == [None, None]
-    metrics = average({0: ProblemScore([0.5, 0.0], [0.5, 0.0])}, "here")
+    metrics = turn_metrics([Outcomes("", ((1.0, 0.0), (0.0, 0.0)))], "here")
     assert metrics[1].relative_change == -1.0
 
 

@@ -25,6 +25,7 @@ from cobalt.rollout.protocols import (
     outcomes_of,
     pass_at,
     programs_until_stopped,
+    protocol_figures,
     stopped,
     stopping_turns,
 )
@@ -90,8 +91,7 @@ def test_a_measure_without_any_success_has_a_bound_and_not_a_point():
 def test_without_public_results_the_measures_that_need_them_are_missing():
     unknown = outcomes_of(trajectories_of(square_problem(1, raw_responses=[["a"]], all_pass_rates=[[1.0]])))
     assert unknown.public is None
-    assert stopped([unknown]) is programs_until_stopped([unknown]) is best_of([unknown], 1) is None
-    assert [mean.value for mean in pass_at([unknown], 1)] == [1.0]
+    assert {name: means[0].value for name, means in protocol_figures([unknown], [1]).items()} == {"pass@1": 1.0}
 
 
 def test_a_k_beyond_the_samples_is_refused():

@@ -28,6 +28,7 @@ from cobalt.report.runs import named_paths, read_run, recorded_model
 from cobalt.report.tables import Table, to_csv, to_latex, to_markdown
 from cobalt.report.terminal import turn_table
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
+from cobalt.rollout.protocols import outcomes_of
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
@@ -46,7 +47,7 @@ def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None,
         for number, (identifier, rate) in enumerate(zip(ids, rates, strict=True))
     ]
     path = write_lines(folder / "evaluation.jsonl", records)
-    write_metrics(turn_metrics(read_trajectories(path), str(path)), path)
+    write_metrics(turn_metrics(list(map(outcomes_of, read_trajectories(path))), str(path)), path)
     generation = {"temperature": 0.6, "max_tokens": 64, "seed": 0, "n": 2} | (settings or {})
     stages = {
         "evaluation": ({"judge": {"comparison": "strip"}}, ["multi_turn.jsonl"]),

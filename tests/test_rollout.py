@@ -14,6 +14,7 @@ from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, Verdict
 from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.records import read_records
@@ -179,15 +180,13 @@ async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, m
     assert read == CountingJudge.judged == 20
 
 
-def evaluated(*samples, identifier=0):
+def evaluated(*samples):
     """An evaluated problem from its hidden pass rates, [sample][turn]."""
-    responses = [[""] * len(samples) for _ in samples[0]]
-    rates = [list(sample) for sample in samples]
-    return trajectories_of(square_problem(identifier, raw_responses=responses, all_pass_rates=rates))
+    return Outcomes("", samples)
 
 
 def test_turn_metrics_take_turns_and_samples_from_the_data():
-    groups = [evaluated((0, 1), (1, 1)), evaluated((0.5, 1), (0, 0), (0, 0), (0, 1), identifier=1)]
+    groups = [evaluated((0, 1), (1, 1)), evaluated((0.5, 1), (0, 0), (0, 0), (0, 1))]
     metrics = turn_metrics(groups, "file")
     assert [row.pass_at_1 for row in metrics] == [0.25, 0.75]
     assert metrics[0].pass_rate == pytest.approx((0.5 + 0.125) / 2)
@@ -202,8 +201,8 @@ def test_the_relative_change_is_not_given_where_turn_0_is_zero():
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([], "no evaluated record"),
-        ([evaluated((1, 1)), evaluated((1,), identifier=3)], "record 3 has 1 turns where another has 2"),
+        ([], "file: there is no evaluated problem"),
+        ([evaluated((1, 1)), evaluated((1,))], "file: problems differ in their number of turns"),
     ],
 )
 def test_problems_that_cannot_be_averaged_are_refused(groups, message):
@@ -212,8 +211,8 @@ def test_problems_that_cannot_be_averaged_are_refused(groups, message):
 
 
 def test_a_run_that_is_not_evaluated_has_no_metrics():
-    with pytest.raises(UserError, match="record 3: .*eval_multi_turn.py"):
-        turn_metrics([trajectories_of(square_problem(3, raw_responses=[["a"]]))], "file")
+    with pytest.raises(UserError, match="eval_multi_turn.py"):
+        outcomes_of(trajectories_of(square_problem(3, raw_responses=[["a"]])))
 
 
 async def run_items(count, work, path, *, concurrency=1, arguments=None):

@@ -13,8 +13,9 @@ from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, Verdict
 from cobalt.problems.problem import TestSuite
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
-from cobalt.rollout.evaluate_single import SampleScore, SamplesSettings, evaluate_samples, sample_metrics, sample_score
+from cobalt.rollout.evaluate_single import SamplesSettings, count_distinct, evaluate_samples, sample_metrics
 from cobalt.rollout.metrics import pass_at_k
+from cobalt.rollout.protocols import Outcomes
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
@@ -116,7 +117,8 @@ def test_a_multi_turn_result_is_refused_by_the_script_that_evaluates_it(tmp_path
 
 
 def score(correct, samples=20, difficulty="", distinct=1, distinct_correct=0):
-    return SampleScore(difficulty, samples, correct, distinct, distinct_correct)
+    hidden = [(float(sample < correct),) for sample in range(samples)]
+    return Outcomes(difficulty, tuple(hidden), distinct=(distinct, distinct_correct))
 
 
 def test_pass_at_k_is_the_unbiased_estimate_averaged_over_problems():
@@ -142,7 +144,7 @@ def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
     assert list(sample_metrics(scores)[0].pass_at) == [1]
     assert sample_metrics(scores)[0].samples == (4, 16)
     assert list(sample_metrics(scores, [2, 4])[0].pass_at) == [2, 4]
-    for ks, names in (([10], "pass@10 needs at least 10 samples"), ([0], "k is 0"), ([1, -1], "k is -1")):
+    for ks, names in (([10], "k = 10 needs at least 10 samples"), ([0], "k is 0"), ([1, -1], "k is -1")):
         with pytest.raises(UserError, match=names):
             sample_metrics(scores, ks)
 
@@ -151,10 +153,8 @@ def test_different_programs_are_counted_with_and_without_their_names(tmp_path):
     programs = ["x = 1\nprint(x)", "y = 1\nprint(y)", "print(2)  # two", "print(2)", None]
     output = evaluated(tmp_path, single(0, [RIGHT, RIGHT, HALF, RIGHT, PUBLIC_ONLY], programs=programs))
     [group] = read_trajectories(output)
-    renamed, kept = sample_score(group), sample_score(group, "kept")
-    assert (renamed.samples, renamed.correct) == (5, 3)
-    assert (renamed.distinct, renamed.distinct_correct) == (2, 2)
-    assert (kept.distinct, kept.distinct_correct) == (3, 3)
+    assert count_distinct(group).distinct == (2, 2)
+    assert count_distinct(group, "kept").distinct == (3, 3)
 
 
 def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
@@ -207,7 +207,7 @@ def test_the_script_prints_and_writes_the_figures(tmp_path):
     assert figures["single_turn"]["names"] == "kept"
     again = run("eval_single_turn.py", "-i", source, "-o", output)
     assert again.returncode == 0, again.stderr
-    assert_user_error(run("eval_single_turn.py", "-i", source, "-o", output, "--k", "11"), "pass@11")
+    assert_user_error(run("eval_single_turn.py", "-i", source, "-o", output, "--k", "11"), "k = 11")
     other = write_lines(tmp_path / "other.jsonl", [single(0, [RIGHT])])
     assert_user_error(run("eval_single_turn.py", "-i", other, "-o", output), "other settings")
     assert_user_error(run("eval_single_turn.py", "-i", output, "-o", output), "is an input")

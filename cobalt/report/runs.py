@@ -19,7 +19,7 @@ from cobalt.engine.model_name import with_digest
 from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import Turn
 from cobalt.problems.problem import Problem, ProblemId
-from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
+from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
 from cobalt.stage.errors import UserError
@@ -149,7 +149,6 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     window = window or DateWindow()
     evaluation = evaluation_file(path)
     digest = hashlib.sha256()
-    scores: dict[ProblemId, ProblemScore] = {}
     problems: dict[ProblemId, str] = {}
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
@@ -160,7 +159,6 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         try:
             if not window.holds(problem.id, problem.record):
                 continue
-            scores[problem.id] = problem_score(group)
             outcomes[problem.id] = outcomes_of(group)
             public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
         except UserError as error:
@@ -169,9 +167,9 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         usage = [_usage_of(turns) for turns in zip(*(each.turns for each in group.trajectories), strict=True)]
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
         numbers_of_samples.add(len(group.trajectories))
-    if not scores:
+    if not outcomes:
         raise UserError(f"{evaluation} has no problem in the window {window}: choose other dates")
-    metrics = average(scores, str(evaluation))
+    metrics = turn_metrics(list(outcomes.values()), str(evaluation))
     settings, model = _settings(evaluation)
     samples = sorted(numbers_of_samples)
     settings |= {
@@ -188,7 +186,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         settings=settings,
         problems=problems,
         metrics=metrics,
-        pass_at_1={identifier: score.pass_at_1 for identifier, score in scores.items()},
+        pass_at_1={identifier: one.pass_at(1) for identifier, one in outcomes.items()},
         outcomes=outcomes,
         usage=totals,
         failed=sum(map(bool, errors.read_bytes().split(b"\n"))) if errors.exists() else 0,

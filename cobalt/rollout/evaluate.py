@@ -8,7 +8,7 @@ that memory does not grow with it. Tables and plots are made elsewhere, from `Tu
 import asyncio
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ from cobalt.episode.record import encode_evaluation, read_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.judge.opening import using_judge
-from cobalt.problems.problem import ProblemId, TestSuite
-from cobalt.rollout.metrics import RATES, bootstrap_interval, pass_at_k
-from cobalt.rollout.protocols import Ks, Mean, Outcomes, check_k, collecting, protocol_figures
+from cobalt.problems.problem import TestSuite
+from cobalt.rollout.protocols import Ks, Mean, Outcomes, check_k, outcomes_of, pass_at, protocol_figures
 from cobalt.stage.atomic import replacing
-from cobalt.stage.errors import UserError, naming
+from cobalt.stage.errors import naming
 from cobalt.stage.manifest import companion_path
 from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_concurrency, quoted, stage
 from cobalt.stage.service_flags import JudgeFlags
@@ -49,19 +48,6 @@ class TurnMetrics:
     pass_rate: float
     relative_change: float | None
     problems: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ProblemScore:
-    """Results on hidden tests of one problem, by turn; rates lie between 0 and 1.
-
-    Attributes:
-        pass_at_1: Unbiased Pass@1.
-        pass_rate: Share of hidden tests passed, averaged over samples.
-    """
-
-    pass_at_1: list[float]
-    pass_rate: list[float]
 
 
 async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Trajectory]:
@@ -103,12 +89,7 @@ class TurnsSettings(JudgeFlags):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TurnsOutcome(Outcome):
-    """What `evaluate_turns` did.
-
-    Attributes:
-        metrics: The figures by turn.
-        figures: Those of the other measures by name, each by turn (`cobalt.rollout.protocols`).
-    """
+    """The figures by turn, and those of the other measures (`cobalt.rollout.protocols`) by name, each by turn."""
 
     metrics: Sequence[TurnMetrics]
     figures: Mapping[str, Sequence[Mean]]
@@ -119,8 +100,8 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
     """Judge a multi-turn file on its hidden tests, and measure it.
 
     Writes its records with the fields of `encode_evaluation`, and the figures next to them, as .metrics.json. A
-    malformed record ends the run when it is reached; what is finished by then is kept. `judge` None: that of the
-    settings, which a finished result does not need.
+    malformed record ends the run when it is reached; what is finished by then is kept. A finished result needs no
+    judge.
 
     Raises:
         UserError: bad input, or a result that another input made.
@@ -140,8 +121,8 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
                 concurrency=settings.concurrency,
                 description="hidden tests",
             )
-    outcomes: list[Outcomes] = []
-    metrics = turn_metrics(collecting(read_trajectories(result, unfinished=True), outcomes), str(result))
+    outcomes = list(map(outcomes_of, read_trajectories(result, unfinished=True)))
+    metrics = turn_metrics(outcomes, str(result))
     figures = protocol_figures(outcomes, settings.k or ())
     protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
     write_metrics(metrics, result, {"protocols": protocols})
@@ -158,65 +139,31 @@ def evaluated(result: Path) -> dict[str, Any]:
     }
 
 
-def problem_score(group: ProblemTrajectories) -> ProblemScore:
-    """The figures of one evaluated problem.
-
-    Raises:
-        UserError: the problem is not evaluated.
-    """
-    by_turn = list(zip(*(trajectory.hidden_pass_rates for trajectory in group.trajectories), strict=True))
-    return ProblemScore(
-        [pass_at_k(len(rates), sum(rate == 1.0 for rate in rates), 1) for rates in by_turn],
-        [sum(rates) / len(rates) for rates in by_turn],
-    )
-
-
-def turn_metrics(groups: Iterable[ProblemTrajectories], source: str) -> list[TurnMetrics]:
-    """Pass@1 by turn of evaluated problems, for any number of turns and samples; see `average`."""
-    scores: dict[ProblemId, ProblemScore] = {}
-    for group in groups:
-        with naming(f"{source}: record {group.problem.id!r}"):
-            scores[group.problem.id] = problem_score(group)
-    return average(scores, source)
-
-
-def average(scores: Mapping[ProblemId, ProblemScore], source: str, *, seed: int = 0) -> list[TurnMetrics]:
-    """Average the figures of problems, by turn.
+def turn_metrics(outcomes: Sequence[Outcomes], source: str) -> list[TurnMetrics]:
+    """Pass@1 by turn, for any number of turns and samples.
 
     Args:
-        scores: The figures of each problem.
+        outcomes: The evaluated problems.
         source: The file they are from, for error messages.
-        seed: Seed of the bootstrap.
 
     Raises:
         UserError: no problem, or differing numbers of turns.
     """
-    if not scores:
-        raise UserError(f"{source}: no evaluated record")
-    turns = len(next(iter(scores.values())).pass_at_1)
-    for identifier, score in scores.items():
-        if len(score.pass_at_1) != turns:
-            raise UserError(
-                f"{source}: record {identifier!r} has {len(score.pass_at_1)} turns where another has {turns}:"
-                " evaluate runs with the same number of turns together"
-            )
-    metrics: list[TurnMetrics] = []
-    for turn in range(turns):
-        passes = [score.pass_at_1[turn] for score in scores.values()]
-        rates = [score.pass_rate[turn] for score in scores.values()]
-        value = sum(passes) / len(passes)
-        first = metrics[0].pass_at_1 if metrics else value
-        metrics.append(
-            TurnMetrics(
-                turn=turn,
-                pass_at_1=value,
-                interval=bootstrap_interval(passes, seed=seed, bounds=RATES),
-                pass_rate=sum(rates) / len(rates),
-                relative_change=(value - first) / first if first > 0 else None,
-                problems=len(passes),
-            )
+    with naming(source):
+        passes = pass_at(outcomes, 1)
+    first = passes[0].value
+    rates = [[sum(rates) / len(rates) for rates in zip(*one.hidden, strict=True)] for one in outcomes]
+    return [
+        TurnMetrics(
+            turn=turn,
+            pass_at_1=mean.value,
+            interval=mean.interval,
+            pass_rate=sum(of_turn) / len(of_turn),
+            relative_change=(mean.value - first) / first if first > 0 else None,
+            problems=len(of_turn),
         )
-    return metrics
+        for turn, (mean, of_turn) in enumerate(zip(passes, zip(*rates, strict=True), strict=True))
+    ]
 
 
 def write_metrics(metrics: Sequence[TurnMetrics], result: Path, more: Mapping[str, Any] | None = None) -> None:

@@ -23,33 +23,13 @@ from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
 from cobalt.rollout.diversity import Names, distinct_programs
 from cobalt.rollout.evaluate import evaluated, turn_metrics, write_metrics
-from cobalt.rollout.metrics import RATES, pass_at_k
-from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
+from cobalt.rollout.protocols import Mean, Outcomes, by_difficulty, mean_over_problems, outcomes_of, pass_at
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import iterate_records
 from cobalt.stage.rows import Digest
 from cobalt.stage.run import Input, Outcome, Output, stage, whole
 
 USUAL_K = (1, 10)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SampleScore:
-    """The samples of one problem.
-
-    Attributes:
-        difficulty: As the problem has it; "" if it has none.
-        samples: How many responses there are.
-        correct: How many of their programs pass every hidden test.
-        distinct: How many different programs there are; responses without a program do not count.
-        distinct_correct: How many different programs pass every hidden test.
-    """
-
-    difficulty: str
-    samples: int
-    correct: int
-    distinct: int
-    distinct_correct: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,11 +73,7 @@ class SamplesSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplesOutcome(Outcome):
-    """What `evaluate_samples` did.
-
-    Attributes:
-        groups: The figures of all problems and of each difficulty; see `sample_metrics`.
-    """
+    """The figures of all problems and of each difficulty (`sample_metrics`)."""
 
     groups: Sequence[SampleMetrics]
 
@@ -115,9 +91,10 @@ def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
     source, result = settings.input_file, settings.output_file
     with whole(result, {"stage": "single_turn_evaluation"}, [source]) as output:
         output.write(_evaluated(source, record) for record in iterate_records(source))
-    groups = sample_metrics([sample_score(group, settings.names) for group in read_trajectories(result)], settings.k)
+    outcomes = [count_distinct(group, settings.names) for group in read_trajectories(result)]
+    groups = sample_metrics(outcomes, settings.k)
     figures = {"single_turn": {"names": settings.names, "groups": [asdict(group) for group in groups]}}
-    write_metrics(turn_metrics(read_trajectories(result), str(result)), result, figures)
+    write_metrics(turn_metrics(outcomes, str(result)), result, figures)
     return SamplesOutcome(groups=groups, **evaluated(result))
 
 
@@ -151,74 +128,59 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
 def read_evaluated(path: Path, *, digest: Digest | None = None) -> Iterator[ProblemTrajectories]:
     """The problems of an evaluated file, or of a single-turn result, whose verdicts are then those of its own judging.
 
-    Args:
-        path: A result of eval_multi_turn.py, eval_single_turn.py or run_single_turn_*.py.
-        digest: As for `read_trajectories`.
-
-    Raises:
-        UserError: as for `read_trajectories`.
+    `digest` and errors as for `read_trajectories`.
     """
-    return read_trajectories(path, digest=digest, prepare=lambda record: _evaluated_if_single(path, record))
+
+    def evaluated_if_single(record: dict[str, Any]) -> dict[str, Any]:
+        present = {name for name in ("responses", "raw_responses", "conversations") if record.get(name) is not None}
+        return _evaluated(path, record) if present == {"responses"} else record
+
+    return read_trajectories(path, digest=digest, prepare=evaluated_if_single)
 
 
-def _evaluated_if_single(source: Path, record: dict[str, Any]) -> dict[str, Any]:
-    single, *several = (record.get(field) is not None for field in ("responses", "raw_responses", "conversations"))
-    return _evaluated(source, record) if single and not any(several) else record
+def count_distinct(group: ProblemTrajectories, names: Names = "renamed") -> Outcomes:
+    """The outcomes of an evaluated problem, with the number of different programs in its first turns.
 
-
-def sample_score(group: ProblemTrajectories, names: Names = "renamed") -> SampleScore:
-    """The figures of one evaluated problem, from the first turn of its trajectories.
+    Responses without a program do not count.
 
     Raises:
         UserError: the problem is not evaluated.
     """
-    rates = [trajectory.hidden_pass_rates[0] for trajectory in group.trajectories]
+    outcomes = outcomes_of(group)
     programs = [trajectory.turns[0].program for trajectory in group.trajectories]
-    correct = [program for program, rate in zip(programs, rates, strict=True) if rate == 1.0]
-    return SampleScore(
-        difficulty=str(group.problem.record.get("difficulty") or ""),
-        samples=len(rates),
-        correct=len(correct),
-        distinct=distinct_programs((program for program in programs if program is not None), names),
-        distinct_correct=distinct_programs((program for program in correct if program is not None), names),
+    right = [program for program, right in zip(programs, outcomes.right[0], strict=True) if right]
+    distinct, distinct_right = (
+        distinct_programs((program for program in some if program is not None), names) for some in (programs, right)
     )
+    return replace(outcomes, distinct=(distinct, distinct_right))
 
 
-def sample_metrics(scores: Sequence[SampleScore], ks: Sequence[int] | None = None) -> list[SampleMetrics]:
+def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] | None = None) -> list[SampleMetrics]:
     """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
 
     Args:
-        scores: The figures of each problem.
+        outcomes: Of each problem, as `count_distinct` gives them.
         ks: The k of pass@k. None: those of 1 and 10 for which every problem has enough samples.
 
     Raises:
         UserError: there is no problem, a k of `ks` is below 1, or a problem has fewer samples than it.
     """
-    if not scores:
+    if not outcomes:
         raise UserError("there is no evaluated problem")
-    fewest = min(score.samples for score in scores)
     if ks is None:
+        fewest = min(one.samples for one in outcomes)
         ks = [k for k in USUAL_K if k <= fewest]
-    check_k(ks)
-    for k in ks:
-        if k > fewest:
-            raise UserError(f"pass@{k} needs at least {k} samples of each problem: a problem has {fewest}")
-    difficulties = list(dict.fromkeys(score.difficulty for score in scores if score.difficulty))
-    groups = [_metrics(EVERY_PROBLEM, scores, ks)]
-    for difficulty in difficulties:
-        groups.append(_metrics(difficulty, [score for score in scores if score.difficulty == difficulty], ks))
-    return groups
+    return [_metrics(name, group, ks) for name, group in by_difficulty(outcomes).items()]
 
 
-def _metrics(group: str, scores: Sequence[SampleScore], ks: Sequence[int]) -> SampleMetrics:
-    samples = [score.samples for score in scores]
+def _metrics(name: str, group: Sequence[Outcomes], ks: Sequence[int]) -> SampleMetrics:
+    samples = [one.samples for one in group]
+    distinct, distinct_correct = zip(*(one.distinct for one in group if one.distinct is not None), strict=True)
     return SampleMetrics(
-        group=group,
-        problems=len(scores),
+        group=name,
+        problems=len(group),
         samples=(min(samples), max(samples)),
-        pass_at={
-            k: mean_over_problems((pass_at_k(score.samples, score.correct, k) for score in scores), RATES) for k in ks
-        },
-        distinct=mean_over_problems(float(score.distinct) for score in scores),
-        distinct_correct=mean_over_problems(float(score.distinct_correct) for score in scores),
+        pass_at={k: pass_at(group, k)[0] for k in ks},
+        distinct=mean_over_problems(list(map(float, distinct))),
+        distinct_correct=mean_over_problems(list(map(float, distinct_correct))),
     )

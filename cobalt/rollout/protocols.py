@@ -14,7 +14,7 @@ public as well, they are an oracle. A program is right if it passes every hidden
 table is written.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated
@@ -52,29 +52,41 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What is left of the trajectories of one problem when the programs are forgotten.
+    """What is left of the trajectories of one problem when the programs are forgotten; rates lie between 0 and 1.
 
     Attributes:
         difficulty: As the problem has it; "" if it has none.
-        correct: Whether the program passes every hidden test, [sample][turn].
-        public: Share of public tests passed, 0 to 1, [sample][turn]; None if the file does not have it.
+        hidden: Share of hidden tests passed, [sample][turn].
+        public: Share of public tests passed, [sample][turn]; None if the file does not have it.
         hidden_is_public: Whether every hidden test is among the public ones, so that they give the answer away.
+        distinct: How many different programs its first turns have, and how many different right ones; None: not
+            counted (`cobalt.rollout.evaluate_single.count_distinct`).
     """
 
     difficulty: str
-    correct: tuple[tuple[bool, ...], ...]
-    public: tuple[tuple[float, ...], ...] | None
+    hidden: tuple[tuple[float, ...], ...]
+    public: tuple[tuple[float, ...], ...] | None = None
     hidden_is_public: bool = False
+    distinct: tuple[int, int] | None = None
 
     @property
     def samples(self) -> int:
         """How many trajectories there are."""
-        return len(self.correct)
+        return len(self.hidden)
 
     @property
-    def turns(self) -> int:
-        """How many programs a trajectory has."""
-        return len(self.correct[0])
+    def right(self) -> list[list[bool]]:
+        """Whether each program passes every hidden test, [turn][sample]."""
+        return [[rate == 1.0 for rate in rates] for rates in zip(*self.hidden, strict=True)]
+
+    def pass_at(self, k: int) -> list[float]:
+        """Unbiased pass@k by turn.
+
+        Raises:
+            UserError: k is below 1, or there are fewer than k trajectories.
+        """
+        _check_samples(self, k)
+        return [pass_at_k(self.samples, sum(right), k) for right in self.right]
 
 
 def outcomes_of(group: ProblemTrajectories) -> Outcomes:
@@ -86,7 +98,7 @@ def outcomes_of(group: ProblemTrajectories) -> Outcomes:
     judged = all(turn.public_pass_rate is not None for trajectory in group.trajectories for turn in trajectory.turns)
     return Outcomes(
         difficulty=str(group.problem.record.get("difficulty") or ""),
-        correct=tuple(tuple(rate == 1.0 for rate in each.hidden_pass_rates) for each in group.trajectories),
+        hidden=tuple(tuple(each.hidden_pass_rates) for each in group.trajectories),
         public=tuple(tuple(each.public_pass_rates) for each in group.trajectories) if judged else None,
         hidden_is_public=_pairs(group.problem.hidden_tests) <= _pairs(feedback_tests(group.problem)),
     )
@@ -96,13 +108,6 @@ def _pairs(tests: TestSuite) -> set[tuple[str, str]]:
     return set(zip(tests.inputs, tests.outputs, strict=True))
 
 
-def collecting(groups: Iterable[ProblemTrajectories], into: list[Outcomes]) -> Iterator[ProblemTrajectories]:
-    """Pass evaluated problems on, and keep their outcomes, so that a file is read once."""
-    for group in groups:
-        yield group
-        into.append(outcomes_of(group))
-
-
 def stopping_turns(public: Sequence[float]) -> list[int]:
     """For each turn t, the turn whose program is taken: the first up to t whose public tests all pass, otherwise t."""
     first = next((turn for turn, rate in enumerate(public) if rate == 1.0), len(public))
@@ -110,51 +115,52 @@ def stopping_turns(public: Sequence[float]) -> list[int]:
 
 
 def pass_at(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
-    """Unbiased pass@k by turn.
+    """Unbiased pass@k by turn; errors as for `Outcomes.pass_at`."""
+    return means_by_turn([one.pass_at(k) for one in outcomes])
+
+
+def stopped(outcomes: Iterable[Outcomes]) -> list[Mean]:
+    """Pass@1 by turn of trajectories that stop when their public tests pass; these must have been judged."""
+    rows = []
+    for one in outcomes:
+        taken = [[rates[turn] for turn in stopping_turns(public)] for rates, public in _judged(one)]
+        rows.append([sum(rate == 1.0 for rate in rates) / one.samples for rates in zip(*taken, strict=True)])
+    return means_by_turn(rows)
+
+
+def programs_until_stopped(outcomes: Iterable[Outcomes]) -> list[Mean]:
+    """Mean number of programs, by turn, that such a trajectory has written."""
+    rows = []
+    for one in outcomes:
+        taken = [stopping_turns(public) for _, public in _judged(one)]
+        rows.append([sum(turn + 1 for turn in turns) / one.samples for turns in zip(*taken, strict=True)])
+    return means_by_turn(rows, bounds=None)
+
+
+def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
+    """Pass@1 by turn of the best of k trajectories by public tests, which must have been judged.
 
     Raises:
         UserError: k is below 1, or a problem has fewer than k trajectories.
     """
-    return _by_turn(outcomes, lambda one, turn: pass_at_k(_enough(one, k), sum(row[turn] for row in one.correct), k), k)
+    rows = []
+    for one in outcomes:
+        _check_samples(one, k)
+        public = zip(*(rates for _, rates in _judged(one)), strict=True)
+        rows.append([best_of_k(rates, right, k) for rates, right in zip(public, one.right, strict=True)])
+    return means_by_turn(rows)
 
 
-def stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
-    """Pass@1 by turn of trajectories that stop when their public tests pass; None where public results are missing."""
-
-    def solved(one: Outcomes, turn: int) -> float:
-        rows = zip(one.correct, one.public or (), strict=True)
-        return sum(right[stopping_turns(public)[turn]] for right, public in rows) / one.samples
-
-    return _by_public_tests(outcomes, solved)
-
-
-def programs_until_stopped(outcomes: Iterable[Outcomes]) -> list[Mean] | None:
-    """Mean number of programs, by turn, that such a trajectory has written; None where public results are missing."""
-
-    def programs(one: Outcomes, turn: int) -> float:
-        return sum(stopping_turns(row)[turn] + 1 for row in one.public or ()) / one.samples
-
-    return _by_public_tests(outcomes, programs, bounds=None)
-
-
-def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean] | None:
-    """Pass@1 by turn of the best of k trajectories by public tests; None where public results are missing.
-
-    Raises:
-        UserError: k is below 1, or a problem has fewer than k trajectories.
-    """
-
-    def selected(one: Outcomes, turn: int) -> float:
-        _enough(one, k)
-        return best_of_k([row[turn] for row in one.public or ()], [row[turn] for row in one.correct], k)
-
-    return _by_public_tests(outcomes, selected, k)
+def _judged(one: Outcomes) -> Iterator[tuple[Sequence[float], Sequence[float]]]:
+    """The hidden and the public pass rates of each trajectory."""
+    assert one.public is not None
+    return zip(one.hidden, one.public, strict=True)
 
 
 def protocol_figures(
     outcomes: Sequence[Outcomes], ks: Sequence[int], of_pass_at: Sequence[int] = ()
 ) -> dict[str, list[Mean]]:
-    """The measures of one run by name, each by turn; those that the file has no data for are left out.
+    """The measures of one run by name, each by turn; those that need public results are left out without these.
 
     The best of k is called an oracle where each problem's hidden tests are all public.
 
@@ -166,13 +172,13 @@ def protocol_figures(
     Raises:
         UserError: a k is below 1, or a problem has fewer trajectories.
     """
-    check_k(ks)
-    fewest = min(one.samples for one in outcomes)
-    figures: dict[str, list[Mean] | None] = {f"pass@{k}": pass_at(outcomes, k) for k in ks or of_pass_at}
+    figures = {f"pass@{k}": pass_at(outcomes, k) for k in ks or of_pass_at}
+    if any(one.public is None for one in outcomes):
+        return figures
     figures |= {STOPPED: stopped(outcomes), PROGRAMS: programs_until_stopped(outcomes)}
     oracle = ORACLE if all(one.hidden_is_public for one in outcomes) else ""
-    figures |= {f"{oracle}best of {k}": best_of(outcomes, k) for k in (ks or (fewest,)) if k > 1}
-    return {name: rows for name, rows in figures.items() if rows is not None}
+    best = ks or [min(one.samples for one in outcomes)]
+    return figures | {f"{oracle}best of {k}": best_of(outcomes, k) for k in best if k > 1}
 
 
 def by_difficulty(outcomes: Sequence[Outcomes]) -> dict[str, list[Outcomes]]:
@@ -227,48 +233,31 @@ class DateWindow:
 
 
 def check_k(ks: Sequence[int]) -> None:
-    """Raise if a k is below 1.
-
-    Raises:
-        UserError: a k is below 1.
-    """
+    """Raise UserError if a k is below 1."""
     for k in ks:
         if k < 1:
             raise UserError(f"k is {k}: it must be 1 or more")
 
 
-def _enough(one: Outcomes, k: int) -> int:
+def _check_samples(one: Outcomes, k: int) -> None:
+    check_k([k])
     if one.samples < k:
         raise UserError(f"k = {k} needs at least {k} samples of each problem: a problem has {one.samples}")
-    return one.samples
 
 
-def _by_turn(
-    outcomes: Iterable[Outcomes],
-    figure: Callable[[Outcomes, int], float],
-    k: int = 1,
-    bounds: tuple[float, float] | None = RATES,
-) -> list[Mean]:
-    check_k([k])
-    known = list(outcomes)
-    if not known:
+def means_by_turn(rows: Sequence[Sequence[float]], bounds: tuple[float, float] | None = RATES) -> list[Mean]:
+    """The means over problems of figures by turn, [problem][turn]; `bounds` as for `bootstrap_interval`.
+
+    Raises:
+        UserError: there is no problem, or they differ in their number of turns.
+    """
+    if not rows:
         raise UserError("there is no evaluated problem")
-    if len({one.turns for one in known}) > 1:
+    if len(set(map(len, rows))) > 1:
         raise UserError("problems differ in their number of turns: evaluate runs with the same number together")
-    return [mean_over_problems((figure(one, turn) for one in known), bounds) for turn in range(known[0].turns)]
+    return [mean_over_problems(values, bounds) for values in zip(*rows, strict=True)]
 
 
-def _by_public_tests(
-    outcomes: Iterable[Outcomes],
-    figure: Callable[[Outcomes, int], float],
-    k: int = 1,
-    bounds: tuple[float, float] | None = RATES,
-) -> list[Mean] | None:
-    known = list(outcomes)
-    return None if any(one.public is None for one in known) else _by_turn(known, figure, k, bounds)
-
-
-def mean_over_problems(values: Iterable[float], bounds: tuple[float, float] | None = None) -> Mean:
+def mean_over_problems(values: Sequence[float], bounds: tuple[float, float] | None = None) -> Mean:
     """The mean of one value for each problem, with its interval; `bounds` as for `bootstrap_interval`."""
-    of_problems = list(values)
-    return Mean(sum(of_problems) / len(of_problems), bootstrap_interval(of_problems, bounds=bounds))
+    return Mean(sum(values) / len(values), bootstrap_interval(values, bounds=bounds))
