@@ -19,6 +19,7 @@ from cobalt.engine import Completion, GenerationSettings
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
 from cobalt.episode.chat_template import (
     end_of_turn,
+    head_of_responses,
     keeps_thinking_tags,
     opened_thinking,
     template_arguments,
@@ -223,7 +224,7 @@ def test_training_refuses_a_template_that_cannot_be_used(tmp_path, name):
     tokenizer.chat_template = dict(template) if isinstance(template, list) else template
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match=str(tmp_path)):
-        PromptTokenCounter(str(tmp_path)).opens_thinking()
+        head_of_responses(load_tokenizer(str(tmp_path)), {})
 
 
 @pytest.mark.parametrize(

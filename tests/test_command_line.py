@@ -386,8 +386,8 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
     ("reasons", "tokens", "limits"),
     [
         (["stop"] * 4, [10, 20, 30, 512], []),
-        (["length", "length", "stop", "length"], [512, 512, 20, 512], ["75.0 % --max_tokens 512"]),
-        (["length", "length", "stop", "stop"], [512, 100, 20, 30], ["25.0 % --max_tokens 512", "25.0 % max_model_len"]),
+        (["length", "length", "stop", "length"], [512, 512, 20, 512], ["75.0 % --max_tokens"]),
+        (["length", "length", "stop", "stop"], [512, 100, 20, 30], ["50.0 % max_model_len"]),
     ],
 )
 def test_a_stage_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_path, reasons, tokens, limits):

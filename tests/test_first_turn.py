@@ -12,8 +12,7 @@ from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import load_prompts
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
-from cobalt.rollout.first_turn import number_of_samples
-from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.rollout.multi_turn import RepairSettings, number_of_samples, repair
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by, manifest_path

@@ -144,22 +144,9 @@ def test_a_rollout_says_how_far_it_is_every_half_minute_even_if_nothing_finishes
     assert "23,600 tokens" in said[-1][1] and "left" not in said[-1][1]
 
 
-@pytest.mark.parametrize(
-    ("problems", "turns", "max_tokens", "draw"),
-    [
-        pytest.param(300, 0, 8192, lambda numbers: numbers.uniform(500, 2500), id="uneven"),
-        pytest.param(1000, 0, 8192, lambda numbers: numbers.lognormvariate(7.5, 0.7), id="long tail"),
-        pytest.param(
-            60, 0, 5120, lambda numbers: numbers.choice([*range(100, 10**4, 100)]), id="all at once, half cut off"
-        ),
-        pytest.param(300, 0, 512, lambda numbers: numbers.choice([100, 10**6, 10**6]), id="most cut off"),
-        pytest.param(10, 3, 8192, lambda numbers: numbers.uniform(500, 2500), id="uneven turns, all at once"),
-        pytest.param(10, 3, 2560, lambda numbers: numbers.lognormvariate(7.9, 0.8), id="turns cut off"),
-        pytest.param(100, 3, 8192, lambda numbers: numbers.uniform(500, 2500), id="many uneven turns"),
-    ],
-)
-def test_the_time_left_is_right_within_a_factor_of_two_after_a_tenth(rollout, problems, turns, max_tokens, draw):
-    said, end = rollout(SlowEngine(draw), problems, turns, max_tokens, n=1 if problems in (60, 1000) else 4)
+@pytest.mark.parametrize("turns", [0, 3])
+def test_the_time_left_is_right_within_a_factor_of_two_after_a_tenth(rollout, turns):
+    said, end = rollout(SlowEngine(lambda numbers: numbers.uniform(500, 2500)), 300, turns)
     looked_at = 0
     for moment, line in said[:-1]:
         done, total = counted(line)

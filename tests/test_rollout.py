@@ -300,10 +300,7 @@ class DeviceEngine:
         if call.problem_id in self.failing:
             raise InfrastructureError("gone")
         self.seeds.append(settings.seed)
-        tokens = [(0 if call.turn == 0 and not sample else 96) for sample in range(settings.n)]
-        return [
-            Completion(text=RIGHT, finish_reason="stop", prompt_tokens=100, cached_tokens=count) for count in tokens
-        ]
+        return [Completion(text=RIGHT, finish_reason="stop")] * settings.n
 
     async def describe(self):
         return self.about
@@ -368,15 +365,6 @@ async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_
     assert (await repair(run, DeviceEngine("cpu", failing=[1]), PassingJudge())).failed == 1
     with pytest.raises(UserError, match=named):
         await repair(replace(run, **changed), UnreachableEngine(), PassingJudge())
-
-
-async def test_a_run_says_how_many_prompt_tokens_came_from_the_engines_cache(tmp_path, caplog):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
-    with caplog.at_level("INFO"):
-        await repair(run, DeviceEngine("cpu"), PassingJudge())
-    [said] = [record for record in caplog.records if "prefix cache" in record.message]
-    assert said.args == (3 * 96, 4 * 100, 72.0)
 
 
 def test_a_completion_refuses_fields_it_does_not_know():

@@ -12,8 +12,8 @@ from support import RefusingJudge, square_problem, write_lines
 
 from cobalt.engine import Completion
 from cobalt.episode import history_text, program_of
-from cobalt.episode.chat_template import opened_thinking, template_arguments
-from cobalt.episode.token_count import PromptTokenCounter
+from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
+from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
@@ -104,7 +104,7 @@ def test_the_tag_that_a_template_opened_is_put_at_the_head_of_the_response(folde
     opened = {name: render(load(folder), CHAT, thinking)[1] for name, folder in folders.items()}
     assert opened == {"qwen3": "", "r1_distill": "<think>\n"}
     for name, folder in folders.items():
-        assert PromptTokenCounter(folder, template_arguments(thinking)).opens_thinking() is bool(opened[name])
+        assert bool(head_of_responses(load_tokenizer(folder), template_arguments(thinking))) is bool(opened[name])
 
 
 def test_a_closed_block_is_not_an_open_one():
@@ -137,7 +137,7 @@ def test_collection_and_training_find_the_same_program_in_a_response(folders, na
     program = "print(int(input()) ** 2)" if kind == "finished" else None
     assert program_of(recorded) == program
     # Training gets what the model wrote, and the check before it demands that this setting fits the template.
-    settings = RewardSettings(prompt_opens_thinking=PromptTokenCounter(folders[name]).opens_thinking())
+    settings = RewardSettings(prompt_opens_thinking=bool(head_of_responses(load_tokenizer(folders[name]), {})))
     assert program_to_judge(written, settings) == program
     if program is not None:
         assert compute_reward(written, 1.0, settings=settings).flaw is None

@@ -4,22 +4,22 @@ import asyncio
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import tyro
 from pydantic.dataclasses import dataclass
 from rich.console import Console
 
-from cobalt.engine import Call, Completion, Engine, GenerationSettings
+from cobalt.engine import Engine
 from cobalt.engine.model_check import check_model, model_path
 from cobalt.engine.model_name import fingerprint
-from cobalt.engine.opening import engine_urls
+from cobalt.engine.opening import EngineOnUse, engine_urls
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
-from cobalt.episode import Message, TruncatedThinking
+from cobalt.episode import TruncatedThinking
 from cobalt.judge import JudgeSettings
 from cobalt.judge.opening import judge_urls, open_judge
 from cobalt.judge.sandbox.cgroups import enter_delegated
@@ -93,38 +93,6 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
         names = [field.name for base in (SamplingFlags, JudgeFlags) for field in dataclasses.fields(base)]
         names += ["model", "engine_url", "engine", "num_completions", "seed", "enable_thinking", "truncated_thinking"]
         return {name: getattr(self, name) for name in names if name != "ids"}
-
-
-class EngineOnUse:
-    """An engine that is opened when it is first asked for something; an async context manager, which closes it."""
-
-    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
-        self._context = opened
-        self._engine: Engine | None = None
-        self._opening = asyncio.Lock()
-        self._open = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._open.__aexit__(*error)
-
-    async def _opened(self) -> Engine:
-        async with self._opening:
-            if self._engine is None:
-                self._engine = await self._open.enter_async_context(self._context())
-        return self._engine
-
-    async def generate(
-        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
-    ) -> list[Completion]:
-        """See `Engine.generate`."""
-        return await (await self._opened()).generate(conversation, settings, call)
-
-    async def describe(self) -> Mapping[str, Any]:
-        """See `Engine.describe`."""
-        return await (await self._opened()).describe()
 
 
 def main(arguments: Arguments) -> int:

@@ -1,12 +1,15 @@
 """The vLLM engine of a command: behind the URLs that it is given, or in its own process."""
 
+import asyncio
 import os
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Any, Self
 
-from cobalt.engine.base import Engine
+from cobalt.engine.base import Call, Completion, Engine, GenerationSettings
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
+from cobalt.episode import Message
 from cobalt.stage.errors import UserError
 from cobalt.stage.settings import pairs, read_settings
 
@@ -51,3 +54,35 @@ def open_vllm_or_url(
 
     read = read_settings(VllmSettings, pairs(settings) | {"model": model}, os.environ, ENVIRONMENT_PREFIX)
     return VllmEngine(read, log=log)
+
+
+class EngineOnUse:
+    """An engine that is opened when it is first asked for something; an async context manager, which closes it."""
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
+        self._context = opened
+        self._engine: Engine | None = None
+        self._opening = asyncio.Lock()
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._open.__aexit__(*error)
+
+    async def _opened(self) -> Engine:
+        async with self._opening:
+            if self._engine is None:
+                self._engine = await self._open.enter_async_context(self._context())
+        return self._engine
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """See `Engine.generate`."""
+        return await (await self._opened()).generate(conversation, settings, call)
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Engine.describe`."""
+        return await (await self._opened()).describe()

@@ -5,18 +5,11 @@ Only a tokenizer is loaded, never a model's weights. transformers is imported wh
 
 import hashlib
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cobalt.episode.chat_template import (
-    end_of_turn,
-    head_of_responses,
-    keeps_thinking_tags,
-    render_prompts,
-    template_thinks,
-)
+from cobalt.episode.chat_template import render_prompts
 from cobalt.episode.turns import Message
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by
@@ -40,10 +33,6 @@ PolicyName = Annotated[
 PAPER_POLICY = "Qwen/Qwen3-8B"
 """The model whose tokenizer measures prompts in the authors' scripts."""
 
-# One of these is in every folder that a tokenizer can be loaded from.
-_TOKENIZER_FILES = ("tokenizer_config.json", "config.json", "tokenizer.json")
-_HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
-
 
 class NoChatTemplate(UserError):
     """A tokenizer has no chat template, so that the model cannot be sent conversations."""
@@ -54,6 +43,8 @@ class PromptTokenCounter:
 
     Attributes:
         model_name: The model whose tokenizer counts.
+        tokenizer: Its tokenizer.
+        arguments: Of the chat template, besides the messages.
         fingerprint: A digest of the vocabulary, the template and its arguments, the same wherever the files lie.
     """
 
@@ -70,19 +61,19 @@ class PromptTokenCounter:
             NoChatTemplate: its tokenizer has no chat template.
         """
         self.model_name = model_name
-        self._tokenizer = load_tokenizer(model_name)
-        template = self._tokenizer.chat_template
+        self.tokenizer = load_tokenizer(model_name)
+        template = self.tokenizer.chat_template
         if not template:
             raise NoChatTemplate(
                 f"the tokenizer of {model_name} has no chat template: give an instruction-tuned model, or a copy of"
                 " the tokenizer's folder with a chat_template.jinja in it"
             )
-        self._arguments = dict(template_arguments or {})
-        content = repr(sorted(self._tokenizer.get_vocab().items())) + repr(template)
-        if self._arguments:
-            content += repr(sorted(self._arguments.items()))
+        self.arguments = dict(template_arguments or {})
+        content = repr(sorted(self.tokenizer.get_vocab().items())) + repr(template)
+        if self.arguments:
+            content += repr(sorted(self.arguments.items()))
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
-        self._fast = self._tokenizer.backend_tokenizer if self._tokenizer.is_fast else None
+        self._fast = self.tokenizer.backend_tokenizer if self.tokenizer.is_fast else None
         if self._fast is not None:
             # A tokenizer's file may turn both on, and a truncated or padded length would be wrong.
             self._fast.no_truncation()
@@ -96,13 +87,13 @@ class PromptTokenCounter:
         """
         if not conversations:
             return []
-        return self._count_texts(render_prompts(self._tokenizer, conversations, self._arguments, self.model_name))
+        return self._count_texts(render_prompts(self.tokenizer, conversations, self.arguments, self.model_name))
 
     def _count_texts(self, texts: Sequence[str]) -> list[int]:
         if self._fast is not None:
             # Not the tokenizer's own call, which makes lists of Python integers and takes twice as long.
             return [len(encoding) for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
-        return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+        return [len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def count_responses(self, responses: Sequence[str]) -> list[int]:
         """The number of tokens of each response as the model would write it, with the token that marks its end.
@@ -121,42 +112,11 @@ class PromptTokenCounter:
         Raises:
             UserError: the tokenizer has no token that marks the end of a text.
         """
-        if self._tokenizer.eos_token_id is None:
+        if self.tokenizer.eos_token_id is None:
             raise UserError(
                 f"the tokenizer of {self.model_name} has no eos_token, so the policy could not learn to end a response:"
                 " give another model, or set eos_token in a copy of its tokenizer_config.json"
             )
-
-    def opens_thinking(self) -> bool:
-        """Whether the template ends its prompts with `<think>`, so that responses start inside their thinking.
-
-        Raises:
-            UserError: the chat template refuses a conversation.
-        """
-        return bool(head_of_responses(self._tokenizer, self._arguments))
-
-    def thinks(self) -> bool:
-        """Whether the template is one of a model that thinks (`cobalt.episode.chat_template.template_thinks`).
-
-        Raises:
-            UserError: the chat template refuses a conversation.
-        """
-        return template_thinks(self._tokenizer, self._arguments)
-
-    def keeps_thinking_tags(self) -> bool:
-        """Whether `</think>` survives in a response that is decoded without special tokens."""
-        return keeps_thinking_tags(self._tokenizer)
-
-    def end_of_turn(self) -> tuple[str, int] | None:
-        """The token with which a response ends (`cobalt.episode.chat_template.end_of_turn`): its text and id."""
-        token = end_of_turn(self._tokenizer, self._arguments)
-        return None if token is None else (self._tokenizer.convert_ids_to_tokens(token), token)
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The tokenizer's own end token, at which engines stop in any case."""
-        token: int | None = self._tokenizer.eos_token_id
-        return token
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
@@ -204,14 +164,6 @@ def load_tokenizer(model_name: str) -> Any:
     Raises:
         UserError: there is no such model, or it cannot be fetched.
     """
-    # First the checks that do not need transformers, whose import takes seconds.
-    folder = Path(model_name)
-    if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
-        raise _no_tokenizer(model_name, f"there is no {_TOKENIZER_FILES[0]}")
-    if not folder.is_dir() and (folder.exists() or not _HUB_ID.fullmatch(model_name)):
-        raise _no_model(model_name, "it is neither a folder nor a name on the Hub")
-    if not folder.is_dir():
-        logger.info("the tokenizer of %s comes from the Hugging Face Hub or its cache", model_name)
     try:
         from transformers import AutoTokenizer
     except ImportError:
@@ -220,24 +172,13 @@ def load_tokenizer(model_name: str) -> Any:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name)
+        # The library makes a tokenizer of a folder without a vocabulary, too.
+        reason = "" if tokenizer("a")["input_ids"] else "it makes no token of a text"
     except Exception as error:  # noqa: BLE001 - broken files make the library raise whatever their reading ran into
-        line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        reason = line if isinstance(error, OSError | ValueError) and line else f"{type(error).__name__}: {line}"
-        raise (_no_tokenizer if folder.is_dir() else _no_model)(model_name, reason) from None
-    if not tokenizer("a")["input_ids"]:  # what the library makes of a folder without a vocabulary
-        raise _no_tokenizer(model_name, "it makes no token of a text")
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if reason:
+        raise UserError(
+            f"cannot load the tokenizer of {model_name!r}: give a model of the Hub, or a folder with tokenizer.json,"
+            f" tokenizer_config.json and chat template ({reason})"
+        )
     return tokenizer
-
-
-def _no_tokenizer(folder: str, reason: str) -> UserError:
-    return UserError(
-        f"{folder} holds no usable tokenizer: give a model's folder with tokenizer.json and tokenizer_config.json in"
-        f" it ({reason})"
-    )
-
-
-def _no_model(model_name: str, reason: str) -> UserError:
-    return UserError(
-        f"cannot load the tokenizer of {model_name!r}: without a network give the local folder that holds the model's"
-        f" tokenizer.json, tokenizer_config.json and chat template ({reason})"
-    )

@@ -6,38 +6,38 @@ here, and each sample then is a conversation of its own. Conversations do not wa
 
 import logging
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.engine import Engine
+from cobalt.engine import Engine, GenerationSettings
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.record import PublicTests, decode_first_turns, encode_multi_turn, read_trajectories
 from cobalt.judge import Judge
-from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite, load_problems
-from cobalt.rollout.first_turn import check_continues, first_turn_arguments, number_of_samples
-from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.repair import RepairRules, repair_problem
-from cobalt.rollout.shared import (
-    CutOff,
-    RolloutSettings,
-    check_replay,
-    decide_samples,
-    is_finished,
-    percent,
-    run_rollout,
-    using,
-)
+from cobalt.rollout.shared import RolloutSettings, cut_off, percent, run_rollout
 from cobalt.stage.errors import UserError, naming
-from cobalt.stage.manifest import manifest_path
-from cobalt.stage.run import Each, Outcome, quoted, stage
+from cobalt.stage.manifest import changed_settings, is_named, made_by, manifest_path
+from cobalt.stage.run import Outcome, quoted, stage
 from cobalt.stage.service_flags import same_services
 
 logger = logging.getLogger(__name__)
+
+_WITHOUT_EFFECT = (
+    "generation.n",
+    "generation.seed",
+    "prompts.feedback.jinja",
+    "engine.seed",
+    "engine.private",
+    "engine.device",
+)
+"""Settings that decide no response of a first turn; the number of samples has a check of its own."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,35 @@ class RepairSettings(RolloutSettings):
         of_this_stage = ("turns", "public_tests", "enable_thinking", "truncated_thinking")
         return super().decisive() | {name: getattr(self, name) for name in of_this_stage}
 
+    @property
+    def programs(self) -> int:
+        """How many programs each conversation has."""
+        return self.turns + 1
+
+    def feedback_tests(self, problem: Problem) -> TestSuite:
+        """The tests of a problem that feedback comes from.
+
+        Raises:
+            UserError: the problem has no public tests, or no perturbed ones where these are asked for.
+        """
+        if not problem.public_tests:
+            raise UserError(
+                "it has no public tests (field 'public_test_cases'), and feedback comes from them: cobalt split makes"
+                " public and hidden tests of a problem's own"
+            )
+        tests = problem.public_tests if self.public_tests == "benign" else problem.perturbed_tests()
+        if tests is None:
+            raise UserError(f"it has no perturbed tests (field {PERTURBED_TESTS!r}): run cobalt perturb first")
+        return tests
+
 
 @stage
 async def repair(settings: RepairSettings, engine: Engine | None = None, judge: Judge | None = None) -> Outcome:
     """Write the records of a run.
 
     A record is the input record's fields, `instruction` as it was sent, and the fields of `encode_multi_turn`. Tokens
-    and costs of turn 0 are those of its single-turn run. That run must have had the same prompts, sampling and engine
-    (`cobalt.rollout.first_turn`), except for a replay, which generates nothing.
+    and costs of turn 0 are those of its single-turn run. That run must have had the same prompts, sampling and engine,
+    or the settings that differ are named (`allow`).
 
     Args:
         settings: What to do.
@@ -92,74 +113,56 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     settings = settings.with_input()
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
-    recorded = {problem.id: _recorded_samples(settings, problem) for problem in chosen}
+    recorded: dict[ProblemId, int] = {}
+    for problem in chosen:
+        with naming(f"{settings.input_file}: problem {problem.id!r}"):
+            settings.feedback_tests(problem)
+            recorded[problem.id] = len(decode_first_turns(problem.record) or ())
     # A recorded first turn was sent the instruction that its record has; `_check_first_turn` compares the prompts.
     settings.check_wording([problem for problem in chosen if not recorded[problem.id]])
     samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
     settings.check_earlier()
-    if engine is None and any(recorded.values()):
-        await _check_first_turn(settings, None)  # before an engine is started
-    with settings.opened_result() as output:
-        if await is_finished(settings, output, problems, chosen):
-            return repaired(settings)
-        failed = await _repair(settings, output, problems, recorded, (engine, judge))
-    return Outcome(failed=failed) if failed else repaired(settings)
-
-
-async def _repair(
-    settings: RepairSettings,
-    output: Each,
-    problems: Sequence[Problem],
-    recorded: Mapping[ProblemId, int],
-    services: tuple[Engine | None, Judge | None],
-) -> int:
-    """Make the records that the result does not hold; returns the number of problems that failed.
-
-    `recorded` has the number of recorded first programs of each problem of the run.
-    """
     prompts = load_prompts(settings.prompts)
-    chosen = [problem for problem in problems if problem.id in recorded]
-    async with using(services[0], settings) as opened, using_judge(services[1], settings) as judging:
-        check_replay(opened, chosen, settings.turns + 1)
-        first_turn = await _check_first_turn(settings, opened) if any(recorded.values()) else {}
-        settings = await decide_samples(settings, opened)
+
+    async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:
         rules = RepairRules(
-            prompts, settings.generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
+            prompts, generation, settings.programs, settings.enable_thinking, settings.truncated_thinking
         )
-        planned = {
-            identifier: number * settings.turns if number else settings.num_completions * rules.programs
-            for identifier, number in recorded.items()
+        tests, first = settings.feedback_tests(problem), decode_first_turns(problem.record)
+        trajectories = await repair_problem(problem, engine, judge, rules, tests=tests, first=first)
+        return dict(problem.record) | {
+            "instruction": first_messages(problem, prompts)[-1]["content"],
+            **encode_multi_turn(trajectories, settings.public_tests),
         }
-        counting = CountingEngine(opened, planned, turns=rules.programs, max_tokens=settings.max_tokens)
 
-        async def work(problem: Problem) -> dict[str, Any]:
-            tests, first = _feedback_tests(settings, problem), decode_first_turns(problem.record)
-            trajectories = await repair_problem(problem, counting, judging, rules, tests=tests, first=first)
-            return dict(problem.record) | {
-                "instruction": first_messages(problem, prompts)[-1]["content"],
-                **encode_multi_turn(trajectories, settings.public_tests),
-            }
+    async def continued(engine: Engine) -> dict[str, Any]:
+        differences = await _check_first_turn(settings, engine) if any(recorded.values()) else {}
+        return {"first_turn": differences} if differences else {}
 
-        decided = {"first_turn": first_turn} if first_turn else {}
-        return await run_rollout(settings, output, problems, work, (counting, judging), decided)
+    planned = {
+        identifier: number * settings.turns if number else samples * settings.programs
+        for identifier, number in recorded.items()
+    }
+    failed = await run_rollout(settings, problems, planned, (engine, judge), work, continued)
+    return Outcome(failed=failed) if failed else repaired(settings)
 
 
 def repaired(settings: RepairSettings) -> Outcome:
     """The outcome of a run without failures: the share of first and last programs that pass all public tests."""
     result = settings.output_file
     problems = trajectories = first = last = 0
-    cut = CutOff(result)
+    ends: Counter[str | None] = Counter()
     for group in read_trajectories(result, unfinished=True):
         problems += 1
         for trajectory in group.trajectories:
-            cut.count(trajectory.turns)
+            ends.update(turn.finish_reason for turn in trajectory.turns)
             rates = trajectory.public_pass_rates
             trajectories += 1
             first += rates[0] == 1
             last += rates[-1] == 1
     return Outcome(
-        tables=cut.lines(),
+        tables=cut_off(ends),
         wrote=f"{result}: {problems} problems, {trajectories} trajectories; all public tests pass in"
         f" {percent(first, trajectories)} of them at turn 0 and in {percent(last, trajectories)} at the last turn",
         next=f"cobalt evaluate -i {quoted(result)} -o {quoted(result.with_name('evaluation.jsonl'))}"
@@ -167,8 +170,31 @@ def repaired(settings: RepairSettings) -> Outcome:
     )
 
 
-async def _check_first_turn(settings: RepairSettings, engine: Engine | None) -> dict[str, Any]:
-    """Check that recorded first turns were made under the settings of this run; without an engine, those that show.
+def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) -> int:
+    """How many samples a run has for each problem: as many as its input has, and `wanted` where that has none.
+
+    Args:
+        input_file: The file with the first turns, for messages.
+        recorded: The number of recorded responses of each problem; 0: it has none.
+        wanted: What the settings ask for; the default of `GenerationSettings` stands for "as many as are recorded".
+
+    Returns:
+        The recorded number; `wanted` if problems have different numbers, which then hold for each.
+
+    Raises:
+        UserError: another number is asked for.
+    """
+    numbers = sorted(set(recorded) - {0})
+    if wanted != GenerationSettings().n and set(numbers) - {wanted}:
+        raise UserError(
+            f"the first turn in {input_file} has {' or '.join(map(str, numbers))} samples of a problem, and -n {wanted}"
+            " asks for another number: leave -n out, or give a file of problems without responses"
+        )
+    return numbers[0] if len(numbers) == 1 else wanted
+
+
+async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[str, Any]:
+    """Check that recorded first turns were made under the settings of this run, as the manifests of the input say.
 
     Returns:
         The settings that differ and may, with the values of the first turn.
@@ -177,52 +203,31 @@ async def _check_first_turn(settings: RepairSettings, engine: Engine | None) -> 
         UserError: another setting differs.
         ServiceDown: the engine is not running.
     """
-    if settings.replay_file is not None or isinstance(engine, ReplayEngine):  # which generates nothing
+    if isinstance(engine, ReplayEngine):  # which generates nothing
         return {}
     source = settings.input_file
-    made = first_turn_arguments(source)
-    if made is None and engine is None:
-        return {}
+    made = next((arguments for arguments in made_by(source) if arguments.get("stage") == "single_turn"), None)
     if made is None:
-        logger.warning(
-            "nothing says under which settings the first turn in %s was made (there is no %s): give the same ones",
-            *(source, manifest_path(source).name),
-        )
+        words = "the settings that made the first turn in %s are not known: %s is missing"
+        logger.warning(words, source, manifest_path(source).name)
         return {}
-    now: dict[str, Any] = {
-        "generation": settings.generation.model_dump(),
-        "prompts": load_prompts(settings.prompts).digests,
-    }
-    if engine is not None:
-        now["engine"] = dict(await engine.describe())
-    return check_continues(source, made, now, settings.allow)
+    now = {"generation": settings.generation.model_dump(), "prompts": load_prompts(settings.prompts).digests}
+    differences = _allowed_differences(settings, made, now)  # before an engine is started
+    return differences | _allowed_differences(settings, made, {"engine": dict(await engine.describe())})
 
 
-def _feedback_tests(settings: RepairSettings, problem: Problem) -> TestSuite:
-    """The tests that feedback comes from.
-
-    Raises:
-        UserError: perturbed tests are asked for, and the problem has none.
-    """
-    if settings.public_tests == "benign":
-        return problem.public_tests
-    tests = problem.perturbed_tests()
-    if tests is None:
-        raise UserError(f"it has no perturbed tests (field {PERTURBED_TESTS!r}): run preproc/run_perturbation.py first")
-    return tests
-
-
-def _recorded_samples(settings: RepairSettings, problem: Problem) -> int:
-    """The number of samples of a problem that have a recorded first turn.
-
-    Raises:
-        UserError: the problem has no tests that feedback comes from, or the recorded turn is malformed.
-    """
-    with naming(f"{settings.input_file}: problem {problem.id!r}"):
-        if len(problem.public_tests) == 0:
-            raise UserError(
-                "it has no public tests (field 'public_test_cases'), and feedback comes from them: cobalt split makes"
-                " public and hidden tests of a problem's own"
-            )
-        _feedback_tests(settings, problem)
-        return len(decode_first_turns(problem.record) or ())
+def _allowed_differences(settings: RepairSettings, made: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of some groups that differ and may, with the values of the first turn; others are refused."""
+    changed = changed_settings({group: made.get(group, {}) for group in now}, now)
+    changed = {name: values for name, values in changed.items() if name not in _WITHOUT_EFFECT}
+    refused = [
+        f"{name} has another content" if name.startswith("prompts.") else f"{name} was {old!r}, now {new!r}"
+        for name, (old, new) in changed.items()
+        if not is_named(name, settings.allow)
+    ]
+    if refused:
+        raise UserError(
+            f"the first turn in {settings.input_file} was made with other settings ({'; '.join(refused)}): give the"
+            " same settings, or name those that may differ with --allow"
+        )
+    return {name: old for name, (old, _) in changed.items()}

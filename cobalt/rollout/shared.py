@@ -1,20 +1,21 @@
 """What single turn and multi turn share: settings, seeds of calls, the run over all problems of a file, and its end."""
 
-import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
+from cobalt.engine.opening import EngineOnUse, engine_urls, open_vllm_or_url
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, load_prompts
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
+from cobalt.judge.opening import using_judge
 from cobalt.problems import hub
 from cobalt.problems.problem import Problem, ProblemId, choose_problems
 from cobalt.rollout.progress import CountingEngine
@@ -27,21 +28,8 @@ from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
 
-logger = logging.getLogger(__name__)
-
 Samples = Literal["auto", "seeded", "unseeded"]
 """Whether each sample has a seed of its own; "auto": `decide_samples` says."""
-
-
-def sampling(**values: Any) -> GenerationSettings:
-    """Sampling settings by the names of `GenerationSettings`.
-
-    Raises:
-        UserError: a value out of range; its flag is named.
-    """
-    if values["n"] < 1:
-        raise UserError(f"num_completions is {values['n']}: it must be 1 or more")
-    return read_settings(GenerationSettings, values, {}, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +99,17 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         Raises:
             UserError: a value out of range; it is named.
         """
-        return sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            max_tokens=self.max_tokens,
-            n=self.num_completions,
-            chat_template_thinking=self.chat_template_thinking,
-            seed=None if self.samples == "unseeded" else self.seed,
-        )
+        if self.num_completions < 1:
+            raise UserError(f"num_completions is {self.num_completions}: it must be 1 or more")
+        same = ("temperature", "top_p", "max_tokens", "chat_template_thinking")
+        values = {name: getattr(self, name) for name in same}
+        values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}
+        return read_settings(GenerationSettings, values, {}, "")
+
+    @property
+    def programs(self) -> int:
+        """How many programs each conversation has."""
+        return 1
 
     def services(self) -> Services:
         """The services that the run needs."""
@@ -132,7 +123,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
             InfrastructureError: the model is not on this machine, and the Hub does not answer.
         """
         from cobalt.engine.model_check import check_model
-        from cobalt.engine.opening import engine_urls, open_vllm_or_url
 
         if self.replay_file is not None:
             return nullcontext(ReplayEngine(self.replay_file, self.num_completions))
@@ -140,11 +130,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
             check_model(self.model)  # vLLM would find it out after half a minute
         log = companion_path(self.output_file, ".engine.log")
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
-
-    def opened_result(self) -> Each:
-        """The result, which no other process may write meanwhile. `run_rollout` and `finish` complete its arguments."""
-        arguments = {"stage": self.stage}
-        return Each(self.output_file, arguments, [self.input_file], circumstances=self.choice)
 
     def with_input(self) -> Self:
         """The settings with a file as input, where that is a data set of the Hub.
@@ -201,125 +186,101 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
                 check_wording(problem, prompts)
 
 
-Settings = TypeVar("Settings", bound=RolloutSettings)
-
-
-async def decide_samples(settings: Settings, engine: Engine | None) -> Settings:
+async def decide_samples(settings: RolloutSettings, engine: Engine) -> RolloutSettings:
     """The settings of a run, without a seed if its samples are unseeded; the manifest records the seed.
 
-    "auto" goes on as an existing result began, which needs no engine. A new result is seeded unless the engine runs on
-    GPUs, where sums depend on the batch, so that the same seeds may give other samples.
+    "auto" goes on as an existing result began, which does not ask the engine. A new result is seeded unless the engine
+    runs on GPUs, where sums depend on the batch, so that the same seeds may give other samples.
 
     Raises:
         ServiceDown: the engine is not running.
         UserError: the manifest of the result cannot be read.
     """
-    samples = settings.samples
-    if samples == "auto":
-        there = settings.output_file.exists() and settings.output_file.stat().st_size > 0
-        recorded = (recorded_arguments(settings.output_file) if there else None) or {}
-        if "generation" in recorded:
-            samples = "unseeded" if recorded["generation"].get("seed") is None else "seeded"
-        elif engine is not None:
-            samples = "unseeded" if (await engine.describe()).get("device") == "gpu" else "seeded"
-    return settings if samples == settings.samples else replace(settings, samples=samples)
+    if settings.samples != "auto":
+        return settings
+    result = settings.output_file
+    recorded = (recorded_arguments(result) if result.exists() and result.stat().st_size else None) or {}
+    if "generation" in recorded:
+        unseeded = recorded["generation"].get("seed") is None
+    else:
+        unseeded = (await engine.describe()).get("device") == "gpu"
+    return replace(settings, samples="unseeded" if unseeded else "seeded")
 
 
-def check_replay(engine: Engine, problems: Sequence[Problem], turns: int) -> None:
-    """Raise if a replay holds none of the problems or too few turns, and say if it holds some of the problems.
-
-    Does nothing for other engines.
-
-    Args:
-        engine: The engine of the run.
-        problems: The problems of the run.
-        turns: How many turns the run has, the first one included.
-
-    Raises:
-        UserError: see above.
-    """
+def check_replay(engine: Engine, problems: Collection[ProblemId], programs: int) -> None:
+    """Raise UserError if the engine is a replay that holds none of the problems or too few turns."""
     if not isinstance(engine, ReplayEngine):
         return
-    held = sum(problem.id in engine.problems for problem in problems)
-    if not held:
+    if engine.problems.isdisjoint(problems):
         raise UserError(
-            f"{engine.path} holds responses for none of the {len(problems)} problems, such as {problems[0].id!r}: give"
-            " the file that was recorded with these problems"
+            f"{engine.path} holds responses for none of the {len(problems)} problems, such as {next(iter(problems))!r}:"
+            " give the file that was recorded with these problems"
         )
-    if engine.turns < turns:
-        raise UserError(f"{engine.path} holds {engine.turns} turns, and {turns} are asked for: give fewer by --turns")
-    if held < len(problems):
-        logger.warning(
-            "%s holds responses for %d of the %d problems: the others become errors", engine.path, held, len(problems)
-        )
+    if engine.turns < programs:
+        raise UserError(f"{engine.path} holds {engine.turns} turns, and {programs} are asked for: give fewer --turns")
+
+
+async def _nothing(_: Engine) -> dict[str, Any]:
+    return {}
 
 
 async def run_rollout(
     settings: RolloutSettings,
-    output: Each,
     problems: Sequence[Problem],
-    work: Callable[[Problem], Awaitable[Mapping[str, Any]]],
-    services: tuple[CountingEngine, Judge],
-    decided: Mapping[str, Any] | None = None,
+    planned: Mapping[ProblemId, int],
+    services: tuple[Engine | None, Judge | None],
+    work: Callable[[Problem, Engine, Judge, GenerationSettings], Awaitable[Mapping[str, Any]]],
+    decided: Callable[[Engine], Awaitable[Mapping[str, Any]]] = _nothing,
 ) -> int:
     """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.Each`.
 
+    A finished result, which is compared with the settings and sorted, needs neither engine nor judge.
+
     Args:
         settings: Files, sampling and prompts.
-        output: The result.
-        problems: All problems of the input; the run works on those for which the engine plans responses.
+        problems: All problems of the input.
+        planned: The problems to work on, each with the number of its responses.
+        services: Engine and judge; None: those of the settings.
         work: Makes the record of a problem.
-        services: Generates, and judges.
-        decided: What decides the records besides the settings, engine and judge.
+        decided: What decides the records besides the settings, engine and judge; called before anything is written.
+
+    Returns:
+        How many problems failed.
     """
-    engine, judge = services
+    arguments = {"stage": settings.stage}
+    async with using(services[0], settings) as opened, using_judge(services[1], settings) as judge:
+        with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
+            left = {problem: number for problem, number in planned.items() if problem not in output.done}
+            engine = CountingEngine(opened, left)
+            if left:
+                check_replay(opened, left, settings.programs)
+                output.arguments |= await decided(opened)
+                output.arguments |= {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
+            settings = await decide_samples(settings, opened)
+            output.arguments |= settings.decisive()
+            generation = settings.generation
 
-    async def counted(problem: Problem) -> Mapping[str, Any]:
-        try:
-            return await work(problem)
-        finally:
-            engine.end(problem.id)
+            async def counted(problem: Problem) -> Mapping[str, Any]:
+                try:
+                    return await work(problem, engine, judge, generation)
+                finally:
+                    engine.end(problem.id)
 
-    described = {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
-    output.arguments |= {**settings.decisive(), **(decided or {}), **described}
-    chosen = frozenset(engine.planned)
-    engine.begin(output.done)
-    async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
-        failed = await output.make(
-            problems, lambda problem: problem.id, counted, concurrency=settings.concurrency, only=chosen
-        )
-    if engine.cached_tokens:
-        cached, tokens = engine.cached_tokens, engine.prompt_tokens
-        words = "%d of %d prompt tokens (%.0f %%) were in the engine's prefix cache"
-        logger.info(words, cached, tokens, 100 * cached / tokens)
-    return failed
-
-
-async def is_finished(
-    settings: RolloutSettings, output: Each, problems: Sequence[Problem], chosen: Sequence[Problem]
-) -> bool:
-    """Whether the result holds every chosen problem, so that neither engine nor judge is needed.
-
-    Such a result is compared with the settings, and sorted.
-
-    Raises:
-        UserError: other settings or another input made it.
-    """
-    if not output.done.issuperset(problem.id for problem in chosen):
-        return False
-
-    async def work(problem: Problem) -> Mapping[str, Any]:
-        raise AssertionError(problem.id)
-
-    output.arguments |= (await decide_samples(settings, None)).decisive()
-    only: frozenset[ProblemId] = frozenset(problem.id for problem in chosen)
-    await output.make(problems, lambda problem: problem.id, work, concurrency=1, only=only)
-    return True
+            async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
+                return await output.make(
+                    problems,
+                    lambda problem: problem.id,
+                    counted,
+                    concurrency=settings.concurrency,
+                    only=frozenset(planned),
+                )
 
 
 def using(engine: Engine | None, settings: RolloutSettings) -> AbstractAsyncContextManager[Engine]:
-    """The engine that is given, or that of the settings, as a context."""
-    return settings.opened() if engine is None else nullcontext(engine)
+    """The engine that is given, or that of the settings, as a context; one that takes long to start when it is used."""
+    if engine is not None:
+        return nullcontext(engine)
+    return EngineOnUse(settings.opened) if settings.replay_file is None else settings.opened()
 
 
 def seeded(generation: GenerationSettings, call: Call) -> GenerationSettings:
@@ -341,38 +302,12 @@ def turn_of(completion: Completion) -> Turn:
     )
 
 
-class CutOff:
-    """The share of a result's responses that ended at a token limit."""
-
-    def __init__(self, result: Path) -> None:
-        """Read the limit of a result from its manifest; without one no limit is known."""
-        self._limit: int | None = (recorded_arguments(result) or {}).get("generation", {}).get("max_tokens")
-        self._ends: Counter[str] = Counter()
-
-    def count(self, turns: Iterable[Turn]) -> None:
-        """Count responses."""
-        for turn in turns:
-            if turn.finish_reason != "length":
-                self._ends["other"] += 1
-            elif self._limit is None or (turn.completion_tokens or 0) >= self._limit:
-                self._ends["max_tokens"] += 1
-            else:
-                self._ends["context"] += 1
-
-    def lines(self) -> list[str]:
-        """A line for each limit that cut responses off, with what to do."""
-        limit, total = f" {self._limit}" if self._limit else "", self._ends.total()
-        advice = {
-            "max_tokens": f"were cut off by --max_tokens{limit}, and a program that was not complete fails: give a"
-            " larger --max_tokens, with another -o",
-            "context": "were cut off at the longest context of the model or engine (max_model_len): give one with a"
-            " longer context, or fewer --turns, with another -o",
-        }
-        return [
-            f"{percent(self._ends[end], total)} of the responses ({self._ends[end]} of {total}) {words}"
-            for end, words in advice.items()
-            if self._ends[end]
-        ]
+def cut_off(ends: Counter[str | None]) -> list[str]:
+    """A line on the responses that a token limit cut off, if any, from the number of responses by `finish_reason`."""
+    cut, total = ends["length"], ends.total()
+    advice = "give a larger --max_tokens, or a model or engine with a longer context (max_model_len), with another -o"
+    words = "were cut off at a token limit, and a program that was not complete fails"
+    return [f"{percent(cut, total)} of the responses ({cut} of {total}) {words}: {advice}"] if cut else []
 
 
 def percent(part: int, whole: int) -> str:

@@ -4,33 +4,20 @@ import asyncio
 import dataclasses
 import logging
 import shlex
-from collections.abc import Sequence
+from collections import Counter
 from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.engine import Call, Engine
+from cobalt.engine import Call, Engine, GenerationSettings
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.episode import judge_response
 from cobalt.episode.record import decode_first_turns, decode_passing, encode_single_turn
 from cobalt.judge import Judge, RememberingJudge
-from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, load_problems
-from cobalt.rollout.progress import CountingEngine
-from cobalt.rollout.shared import (
-    CutOff,
-    RolloutSettings,
-    check_replay,
-    decide_samples,
-    is_finished,
-    percent,
-    run_rollout,
-    seeded,
-    turn_of,
-    using,
-)
+from cobalt.rollout.shared import RolloutSettings, cut_off, percent, run_rollout, seeded, turn_of
 from cobalt.stage.records import iterate_records
-from cobalt.stage.run import Each, Outcome, quoted, stage
+from cobalt.stage.run import Outcome, quoted, stage
 from cobalt.stage.service_flags import same_services
 
 logger = logging.getLogger(__name__)
@@ -84,55 +71,30 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     if without:
         words = "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them"
         logger.info(words, without, len(chosen))
-    with settings.opened_result() as output:
-        if await is_finished(settings, output, problems, chosen):
-            return sampled(settings)
-        failed = await _sample(settings, output, problems, chosen, (engine, judge))
-    return Outcome(failed=failed) if failed else sampled(settings)
-
-
-async def _sample(
-    settings: SampleSettings,
-    output: Each,
-    problems: Sequence[Problem],
-    chosen: Sequence[Problem],
-    services: tuple[Engine | None, Judge | None],
-) -> int:
-    """Make the records that the result does not hold; returns the number of problems that failed."""
     prompts = load_prompts(settings.prompts)
-    async with using(services[0], settings) as opened, using_judge(services[1], settings) as judging:
-        check_replay(opened, chosen, 1)
-        settings = await decide_samples(settings, opened)
-        generation = settings.generation
-        counting = CountingEngine(
-            opened, {problem.id: generation.n for problem in chosen}, turns=1, max_tokens=generation.max_tokens
-        )
 
-        async def work(problem: Problem) -> dict[str, Any]:
-            messages = first_messages(problem, prompts)
-            call = Call(problem.id, turn=0)
-            turns = list(map(turn_of, await counting.generate(messages, seeded(generation, call), call)))
-            remembering = RememberingJudge(judging)  # the samples of a problem repeat programs
-            results = await asyncio.gather(
-                *(judge_response(remembering, turn.response, problem.tests) for turn in turns)
-            )
-            return dict(problem.record) | {
-                "instruction": messages[-1]["content"],
-                **encode_single_turn(turns, results),
-            }
+    async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:
+        messages = first_messages(problem, prompts)
+        call = Call(problem.id, turn=0)
+        turns = list(map(turn_of, await engine.generate(messages, seeded(generation, call), call)))
+        remembering = RememberingJudge(judge)  # the samples of a problem repeat programs
+        results = await asyncio.gather(*(judge_response(remembering, turn.response, problem.tests) for turn in turns))
+        return dict(problem.record) | {"instruction": messages[-1]["content"], **encode_single_turn(turns, results)}
 
-        return await run_rollout(settings, output, problems, work, (counting, judging))
+    planned = {problem.id: settings.num_completions for problem in chosen}
+    failed = await run_rollout(settings, problems, planned, (engine, judge), work)
+    return Outcome(failed=failed) if failed else sampled(settings)
 
 
 def sampled(settings: SampleSettings) -> Outcome:
     """The outcome of a run without failures: the share of programs that pass all tests."""
     result = settings.output_file
     programs = passed = problems = 0
-    cut = CutOff(result)
+    ends: Counter[str | None] = Counter()
     for record in iterate_records(result, unfinished=True):
         rows = decode_passing(record, len(Problem.parse(record).tests))
         problems += 1
-        cut.count(decode_first_turns(record) or ())
+        ends.update(turn.finish_reason for turn in decode_first_turns(record) or ())
         programs += len(rows)
         passed += sum(map(all, rows))
     repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
@@ -143,7 +105,7 @@ def sampled(settings: SampleSettings) -> Outcome:
             repair += [f"--{'model' if flag.name == 'model_name' else flag.name}", str(value)]
     repair += same_services(settings)
     return Outcome(
-        tables=cut.lines(),
+        tables=cut_off(ends),
         wrote=f"{result}: {problems} problems, {programs} programs, of which {percent(passed, programs)} pass all"
         " tests",
         next=f"{shlex.join(repair)}, or for pass@k of these programs: cobalt evaluate -i {quoted(result)}"

@@ -10,9 +10,9 @@ import random
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import IO, Annotated, Any, NamedTuple, get_args
+from typing import IO, Annotated, Any, get_args
 
 import pydantic.dataclasses
 
@@ -108,9 +108,7 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
     the best program in the prompt), `perturbed`, `test_cases` (JSON string; all tests), `difficulty` and `source`
     where the problem has them.
 
-    Args:
-        settings: What to do.
-        judge: Used only with a `perturbed_ratio`; None: that of the settings.
+    The judge is used only with a `perturbed_ratio`; None: that of the settings.
 
     Raises:
         UserError: bad input or settings, or nothing is left.
@@ -158,8 +156,9 @@ async def _select(settings: ProcessingSettings, model: str, judge: Judge) -> Sum
     folder = settings.output_file.parent
     with whole(settings.output_file, arguments, inputs) as result, tempfile.TemporaryFile(dir=folder) as file:
         cutter = _Cutter(settings, counter, perturbed_tests, _Spool(file))
-        groups = track(read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem")
-        await _cut_all(cutter, iter(groups))
+        groups = iter(track(read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem"))
+        while batch := list(islice(groups, _PROBLEMS_AT_A_TIME)):
+            cutter.add(batch)
         if perturbed_tests is not None:
             await _add_perturbed(settings, counter, cutter, judge, prompts)
         result.summary = cutter.summary()
@@ -205,14 +204,6 @@ class _Spool:
         return row
 
 
-class _Chosen(NamedTuple):
-    """A problem, its state before any program, and its selected trajectories with the states that the rules leave."""
-
-    group: ScoredProblem
-    alone: Context
-    cuts: list[tuple[ScoredTrajectory, list[Context]]]
-
-
 class _Cutter:
     """Selects trajectories, cuts them, measures prompts, writes these to a spool, and counts what each rule does.
 
@@ -242,40 +233,29 @@ class _Cutter:
         self.prompts = Counter(dict.fromkeys((*map(_rule_name, get_args(StopRule)), _TOO_LONG, *turns), 0))
         self.perturbed: Counter[str] = Counter()
 
-    def choose(self, groups: list[ScoredProblem]) -> list[_Chosen]:
-        """The problems that the rules leave, with their selected trajectories."""
-        chosen = []
+    def add(self, groups: Sequence[ScoredProblem]) -> None:
+        """Put the prompts of some problems, which are measured as one batch, into the spool."""
+        chosen: list[tuple[Context, list[tuple[ScoredTrajectory, list[Context]]]]] = []
         for group in groups:
             self.problems["read"] += 1
             if self._solved_at_first_turn(group):
                 self.problems[_SOLVED] += 1
             else:
-                chosen.append(_Chosen(group, context(group, group.trajectories[0], 0), self._select(group)))
-        return chosen
-
-    def measure(self, chosen: list[_Chosen]) -> list[list[int]]:
-        """For each problem and each of its trajectories, how many of its states fit into a prompt.
-
-        The problem alone counts as the first state. A problem without a selected trajectory has one figure, for the
-        problem alone.
-        """
-        chains = [[states for _, states in item.cuts] or [[item.alone]] for item in chosen]
-        messages = [[state.messages for state in states] for of_problem in chains for states in of_problem]
+                chosen.append((context(group, group.trajectories[0], 0), self._select(group)))
+        # Every chain of states begins with the problem alone, which is one where no trajectory was selected.
+        chains = [states for alone, cuts in chosen for states in ([states for _, states in cuts] or [[alone]])]
+        messages = [[state.messages for state in states] for states in chains]
         fitting = iter(self._counter.count_fitting(messages, self._settings.max_prompt_tokens))
-        return [list(islice(fitting, len(of_problem))) for of_problem in chains]
-
-    def put(self, chosen: list[_Chosen], fitting: list[list[int]]) -> None:
-        """Put the prompts that fit into the spool."""
-        for item, counts in zip(chosen, fitting, strict=True):
+        for alone, cuts in chosen:
+            counts = list(islice(fitting, max(1, len(cuts))))
             if not any(counts):
                 self.problems[_PROBLEM_TOO_LONG] += 1
-                self.trajectories[_PROBLEM_TOO_LONG] += len(item.cuts)
+                self.trajectories[_PROBLEM_TOO_LONG] += len(cuts)
                 continue
             self.problems["kept"] += 1
-            tests = item.group.problem.tests.to_json()
-            self._emit(item.alone, None, tests)
-            # A problem without a selected trajectory has a figure but no cut to pair it with, hence not strict.
-            for (scored, states), count in zip(item.cuts, counts, strict=False):
+            tests = alone.problem.tests.to_json()
+            self._emit(alone, None, tests)
+            for (scored, states), count in zip(cuts, counts, strict=False):
                 self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
                 self.prompts[_TOO_LONG] += len(states) - count
                 for state in states[1:count]:
@@ -346,18 +326,6 @@ def _rule_name(rule: StopRule) -> str:
 
 def _kept(turn: int) -> str:
     return f"kept: after {turn} programs"
-
-
-async def _cut_all(cutter: _Cutter, groups: Iterator[ScoredProblem]) -> None:
-    """Cut every problem; while one chunk is measured in a thread, the next one is read."""
-    before: tuple[list[_Chosen], asyncio.Future[list[list[int]]]] | None = None
-    while chunk := list(islice(groups, _PROBLEMS_AT_A_TIME)):
-        chosen = cutter.choose(chunk)
-        if before is not None:
-            cutter.put(before[0], await before[1])
-        before = chosen, asyncio.get_running_loop().run_in_executor(None, cutter.measure, chosen)
-    if before is not None:
-        cutter.put(before[0], await before[1])
 
 
 async def _add_perturbed(

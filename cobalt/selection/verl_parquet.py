@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO, Any
 
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.tally import Tally
 
-# A row group is read as a whole: small enough to stream, large enough to be worth a read.
-ROWS_IN_A_GROUP = 1000
-CHARACTERS_IN_A_GROUP = 32 << 20
+ROWS_IN_A_GROUP = 128  # which are in memory, with their tests, when they are written and when they are read
 
 
 def rows_schema(*, episodes: bool) -> Any:
@@ -65,7 +64,8 @@ class Split:
         from pyarrow.parquet import ParquetWriter
 
         with ParquetWriter(file, schema, compression="zstd") as parquet:
-            for group in _groups(rows):
+            remaining = iter(rows)
+            while group := list(islice(remaining, ROWS_IN_A_GROUP)):
                 fitting = list(self._fitting(group))
                 if fitting:
                     parquet.write_table(pyarrow.Table.from_pylist(fitting, schema=schema))
@@ -94,17 +94,3 @@ class Split:
             "problems": len(self.problems),
             "longest prompt, tokens": self.longest,
         }
-
-
-def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Rows in groups, each for one row group."""
-    group: list[dict[str, Any]] = []
-    characters = 0
-    for row in rows:
-        group.append(row)
-        characters += len(row["reward_model"]["ground_truth"]) + sum(len(item["content"]) for item in row["prompt"])
-        if len(group) >= ROWS_IN_A_GROUP or characters >= CHARACTERS_IN_A_GROUP:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group

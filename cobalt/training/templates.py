@@ -8,7 +8,7 @@ thinking that was cut off for the program, or generation would go on to the leng
 from collections.abc import Iterator
 from typing import Any
 
-from cobalt.episode.chat_template import head_of_responses
+from cobalt.episode.chat_template import end_of_turn, head_of_responses, keeps_thinking_tags, template_thinks
 from cobalt.episode.thinking import CLOSE
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.errors import UserError
@@ -45,20 +45,21 @@ def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
     Raises:
         UserError: the template refuses a conversation.
     """
-    name = counter.model_name
-    yield from _setting_errors(name, counter.opens_thinking(), config)
-    if not counter.keeps_thinking_tags():
+    name, tokenizer = counter.model_name, counter.tokenizer
+    yield from _setting_errors(name, bool(head_of_responses(tokenizer, counter.arguments)), config)
+    if not keeps_thinking_tags(tokenizer):
         yield (
             f"the tokenizer of {name} leaves out </think> when special tokens are, as veRL decodes responses: in a copy"
             ' of its tokenizer.json set "special": false for <think> and </think>'
         )
-    end = counter.end_of_turn()
+    end = end_of_turn(tokenizer, counter.arguments)
     if end is None:
         yield f"the tokenizer of {name} has no eos_token, so the policy could not learn to end a response"
-    elif end[1] not in (stops := _stops(config.actor_rollout_ref.model.path, counter)):
+    elif end not in (stops := _stops(config.actor_rollout_ref.model.path, tokenizer)):
         yield (
-            f"the chat template of {name} ends a turn with {end[0]}, where generation would not stop: in a copy of the"
-            f" model add {end[1]} to eos_token_id in generation_config.json (now {sorted(stops)})"
+            f"the chat template of {name} ends a turn with {tokenizer.convert_ids_to_tokens(end)}, where generation"
+            f" would not stop: in a copy of the model add {end} to eos_token_id in generation_config.json (now"
+            f" {sorted(stops)})"
         )
 
 
@@ -95,7 +96,7 @@ def _thinking_of(config: Any) -> tuple[bool, str]:
     name = model.tokenizer_path or model.path
     arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     try:
-        thinks = PromptTokenCounter(name, arguments).thinks()
+        thinks = template_thinks(PromptTokenCounter(name, arguments).tokenizer, arguments)
     except UserError:
         return True, f"because the chat template of {name} cannot be read here ({REQUIRE_THINKING}=false changes it)"
     if thinks:
@@ -116,11 +117,11 @@ def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:
         yield f"the chat template of {name} {says}: set {_SETTING}={str(opens).lower()}"
 
 
-def _stops(model: str, counter: PromptTokenCounter) -> set[int]:
+def _stops(model: str, tokenizer: Any) -> set[int]:
     """The tokens at which vLLM stops: the tokenizer's own, and those that the model names."""
     from transformers import GenerationConfig
 
-    stops = {counter.eos_token_id} - {None}
+    stops = {tokenizer.eos_token_id} - {None}
     try:
         named = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:  # the model has no generation_config.json
