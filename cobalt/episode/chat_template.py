@@ -23,9 +23,8 @@ Conversation = Sequence[Mapping[str, object]]
 _ANSWER = "cobalt-answer"
 """A message that no template has in it."""
 
-
 _PROBED: WeakKeyDictionary[Any, set[tuple[tuple[str, ...], str]]] = WeakKeyDictionary()
-"""For each tokenizer the sequences of roles, and the arguments, with which its template is known to show all texts."""
+"""For each tokenizer the roles of conversations, and the arguments, with which its template shows all texts."""
 
 
 def template_arguments(thinking: TemplateThinking) -> dict[str, Any]:
@@ -41,9 +40,6 @@ def render_prompts(
 ) -> list[str]:
     """Conversations as prompts: the text that a tokenizer's chat template makes of them, generation prompt included.
 
-    A template may pass over texts without an error, for example one that expects contents to be lists of parts. So each
-    sequence of roles is rendered once with texts that can be found again.
-
     Args:
         tokenizer: The tokenizer, with a chat template.
         conversations: Messages with `role` and `content`.
@@ -54,23 +50,25 @@ def render_prompts(
         UserError: the template cannot be used, refuses a conversation, or leaves a message's text out.
     """
     name = name or str(getattr(tokenizer, "name_or_path", "")) or "the model"
-    texts = [_render(tokenizer, conversation, arguments, name) for conversation in conversations]
+    for roles in {tuple(str(message["role"]) for message in conversation) for conversation in conversations}:
+        _check_shows_texts(tokenizer, roles, arguments, name)
+    return [_render(tokenizer, conversation, arguments, name) for conversation in conversations]
+
+
+def _check_shows_texts(tokenizer: Any, roles: tuple[str, ...], arguments: Mapping[str, Any], name: str) -> None:
+    """Render other texts once; a template that expects contents to be lists of parts passes over them silently."""
     probed = _PROBED.setdefault(tokenizer, set())
-    for roles in dict.fromkeys(
-        tuple(str(message["role"]) for message in conversation) for conversation in conversations
-    ):
-        if (roles, repr(arguments)) in probed:
-            continue
-        probe = [{"role": role, "content": f"{_ANSWER}-{index}."} for index, role in enumerate(roles)]
-        text = _render(tokenizer, probe, arguments, name)
-        for message in probe:
-            if message["content"] not in text:
-                raise UserError(
-                    f"the chat template of {name} leaves the text of a message of the role {message['role']!r} out of"
-                    " the prompt: give a copy of the tokenizer's folder with a chat_template.jinja that shows texts"
-                )
-        probed.add((roles, repr(arguments)))
-    return texts
+    if (roles, repr(arguments)) in probed:
+        return
+    probe = [{"role": role, "content": f"{_ANSWER}-{index}."} for index, role in enumerate(roles)]
+    text = _render(tokenizer, probe, arguments, name)
+    for message in probe:
+        if message["content"] not in text:
+            raise UserError(
+                f"the chat template of {name} leaves the text of a message of the role {message['role']!r} out of the"
+                " prompt: give a copy of the tokenizer's folder with a chat_template.jinja that shows texts"
+            )
+    probed.add((roles, repr(arguments)))
 
 
 def _render(tokenizer: Any, conversation: Conversation, arguments: Mapping[str, Any], name: str) -> str:
@@ -79,8 +77,8 @@ def _render(tokenizer: Any, conversation: Conversation, arguments: Mapping[str, 
             list(conversation), add_generation_prompt=True, tokenize=False, **arguments
         )
     except Exception as error:  # noqa: BLE001 - a template is a program of the model's authors, and raises anything
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"the chat template of {name} refuses a conversation: {said}") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"the chat template of {name} refuses a conversation: {reason}") from None
     return text
 
 
@@ -134,10 +132,9 @@ def end_of_turn(tokenizer: Any, arguments: Mapping[str, Any]) -> int | None:
     except Exception:  # noqa: BLE001 - whatever the template raises of a conversation that ends on an answer
         return default
     rest = text.rpartition(_ANSWER)[2].lstrip()
-    tokens = {str(token): place for place, token in tokenizer.added_tokens_decoder.items()}
-    return max(
-        ((len(token), place) for token, place in tokens.items() if rest.startswith(token)), default=(0, default)
-    )[1]
+    ends = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
+    longest = max((token for token in ends if rest.startswith(token)), key=len, default=None)
+    return default if longest is None else ends[longest]
 
 
 def keeps_thinking_tags(tokenizer: Any) -> bool:

@@ -5,15 +5,12 @@
         response = ...                                          # from `episode.messages`
         turn = await episode.step(Turn(response), judge)        # `turn.feedback` is the next user message
 
-A rollout script steps an episode over HTTP, veRL's agent loop steps it token by token, and a writer of demonstrations
-steps it without a judge service (`observe`). The rules are the paper's (as in its code, `run_multi_turn_vllm.py`). No
-other module implements them:
+Rollouts, veRL's agent loop and the writer of demonstrations step it. The rules are the paper's (as in its code,
+`run_multi_turn_vllm.py`), and no other module implements them:
 
 - The feedback is the first failing public test in list order, and only that one.
 - An episode goes on after every public test passes, because hidden tests may still fail.
 - The history keeps `cobalt.episode.history_text` of a response.
-
-This module generates nothing, knows no service and no reward, and writes no files.
 """
 
 from collections.abc import Sequence
@@ -67,9 +64,7 @@ class Episode:
     async def step(self, turn: Turn, judge: Judge) -> Turn:
         """Judge the program of a turn's response on the episode's tests, and answer it.
 
-        Args:
-            turn: What the model wrote, thinking included.
-            judge: Runs the program. Samples of a problem repeat programs, so they should share a `RememberingJudge`.
+        Samples of a problem repeat programs, so they should share a `RememberingJudge`.
 
         Returns:
             The turn with its result on the episode's tests as the public one, and with its feedback, which the last
@@ -84,10 +79,6 @@ class Episode:
 
     def observe(self, turn: Turn, result: ExecResult) -> Turn:
         """Answer a turn whose program has been judged already; see `step`.
-
-        Args:
-            turn: What the model wrote, thinking included.
-            result: The program's result. The feedback uses its first failing test only; the pass rate uses all tests.
 
         Raises:
             ValueError: the episode is done.

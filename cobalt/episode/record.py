@@ -10,11 +10,8 @@
 
 The generation fields are `finish_reasons`, `prompt_tokens`, `completion_tokens`, `costs` (in US dollars, if known) and
 `errors`. A multi-turn record keeps the fields of the single-turn record that it continues, and replaces those of the
-same name. `_SampleColumns` and `_TurnColumns` describe the values of each field.
-
-Files of the authors have fewer fields. A missing field is None in a `Turn`, and without `raw_responses` a response is
-the assistant message. `_by_sample` and `axes_are_known` have what is known of the axes in their files. A result of a
-single-turn file of theirs may have one failed entry for the whole suite. Files are read one record at a time.
+same name. Files of the authors have fewer fields: a missing one is None in a `Turn`, and without `raw_responses` a
+response is the assistant message.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -184,10 +181,6 @@ def read_trajectories(
 
 def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Trajectory, ...]:
     """The trajectories of one multi-turn or evaluated record, by sample.
-
-    Args:
-        problem: The record's problem.
-        record: The record; fields that a `Turn` does not have are ignored.
 
     Raises:
         UserError: the record has no responses, or a field is malformed; the message names the field.

@@ -99,19 +99,13 @@ class PromptTokenCounter:
         """The number of tokens of each response as the model would write it, with the token that marks its end.
 
         Raises:
-            UserError: the tokenizer has no such token.
+            UserError: as for `check_end`.
         """
         self.check_end()
-        if not responses:
-            return []
-        return [tokens + 1 for tokens in self._count_texts(responses)]
+        return [tokens + 1 for tokens in self._count_texts(responses)] if responses else []
 
     def check_end(self) -> None:
-        """Raise if the model cannot end a response.
-
-        Raises:
-            UserError: the tokenizer has no token that marks the end of a text.
-        """
+        """Raise UserError if the tokenizer has no token that marks the end of a text."""
         if self.tokenizer.eos_token_id is None:
             raise UserError(
                 f"the tokenizer of {self.model_name} has no eos_token, so the policy could not learn to end a response:"
@@ -138,24 +132,20 @@ class PromptTokenCounter:
 def recorded_policy(source: Path) -> str:
     """The model by whose tokenizer prompts are measured where the user names none; a message says which.
 
-    It is the model of the Hub that wrote the trajectories of a file, as far as manifests say, and without a manifest
-    the paper's.
+    It is the model of the Hub that wrote the trajectories of a file, and where no manifest says which, the paper's.
 
     Raises:
         UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
     """
     engine: Mapping[str, Any] = next((made["engine"] for made in made_by(source) if "engine" in made), {})
-    model = engine.get("model")
     if "model_name" in engine or "fingerprint" in engine:
         raise UserError(
-            f"the trajectories of {source} are those of the model {model or engine['model_name']!r}, whose tokenizer"
-            " cannot be found by this name: name the policy, by which prompts are measured, with --model"
+            f"the trajectories of {source} are of the model {engine.get('model') or engine['model_name']!r}, which"
+            " cannot be found by this name: name the policy, whose tokenizer measures prompts, with --model"
         )
-    logger.info(
-        "without --model prompts are measured by the tokenizer of %s, %s",
-        *((model, f"which wrote the trajectories of {source}") if model else (PAPER_POLICY, "the paper's model")),
-    )
-    return model or PAPER_POLICY
+    model: str = engine.get("model") or PAPER_POLICY
+    logger.info("without --model prompts are measured by the tokenizer of %s (of %s, or the paper's)", model, source)
+    return model
 
 
 def load_tokenizer(model_name: str) -> Any:
