@@ -62,7 +62,7 @@ def test_correctness_goes_by_the_share_of_passed_tests(pass_rate, correctness):
     assert reward.correctness == correctness
     assert reward.improvement == 0.0
     assert reward.pass_rate == pass_rate
-    assert reward.total == correctness + reward.format
+    assert reward.total == correctness + reward.form.value
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_correctness_goes_by_the_share_of_passed_tests(pass_rate, correctness):
 def test_improvement_goes_by_the_best_earlier_program(pass_rate, best, so_far):
     reward = compute_reward(GOOD, pass_rate, best)
     assert reward.correctness + reward.improvement == pytest.approx(so_far, abs=1e-12)
-    assert reward.total == pytest.approx(so_far + reward.format, abs=1e-12)
+    assert reward.total == pytest.approx(so_far + reward.form.value, abs=1e-12)
 
 
 # ---- program ----
@@ -203,11 +203,11 @@ LOOP = "Wait, let me look at this again. " * 8
 )
 def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
     solved = compute_reward(text, 1.0)
-    assert solved.flaw == flaw
-    assert solved.format == (0.0 if flaw is None else -0.9)
+    assert solved.form.flaw == flaw
+    assert solved.form.value == (0.0 if flaw is None else -0.9)
     assert solved.total == pytest.approx(1.0 if flaw is None else 0.1)
     failed = compute_reward(text, 0.0)
-    assert failed.flaw == flaw
+    assert failed.form.flaw == flaw
     assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
 
 
@@ -236,8 +236,8 @@ def test_a_response_without_tags_is_flawed_only_where_thinking_is_required(text,
     for required, flaw in ((True, paper), (False, without)):
         for pass_rate in (1.0, 0.0):
             reward = compute_reward(text, pass_rate, settings=RewardSettings(require_thinking=required))
-            assert reward.flaw == flaw
-    assert compute_reward(text, 1.0).flaw == paper, "the paper's rule is the default"
+            assert reward.form.flaw == flaw
+    assert compute_reward(text, 1.0).form.flaw == paper, "the paper's rule is the default"
 
 
 @pytest.mark.parametrize(("pass_rate", "best"), [(1.0, 0.0), (0.75, 0.0), (0.25, 0.5), (0.0, 0.0)])
@@ -246,7 +246,7 @@ def test_without_a_thinking_the_reward_is_that_of_an_empty_one(pass_rate, best, 
     plain = f"{CODE}\n{explanation}"
     reward = compute_reward(plain, pass_rate, best, RewardSettings(require_thinking=False))
     assert reward == compute_reward(f"</think>{plain}", pass_rate, best)
-    assert reward.long_explanation == bool(explanation)
+    assert reward.form.long_explanation == bool(explanation)
 
 
 @pytest.mark.parametrize("value", ["auto", "false", None, 0])
@@ -300,7 +300,11 @@ LENGTHS = [
 @pytest.mark.parametrize(("text", "thinking", "answer", "explanation"), LENGTHS)
 def test_each_part_may_have_its_number_of_tokens_and_not_one_more(text, thinking, answer, explanation):
     solved = compute_reward(text, 1.0)
-    assert (solved.long_thinking, solved.long_answer, solved.long_explanation) == (thinking, answer, explanation)
+    assert (solved.form.long_thinking, solved.form.long_answer, solved.form.long_explanation) == (
+        thinking,
+        answer,
+        explanation,
+    )
     long = thinking or answer or explanation
     # A program that earned 0 or more: a hundredth, once.
     assert solved.total == (0.99 if long else 1.0)
@@ -340,15 +344,15 @@ def test_the_form_of_a_regression_is_rewarded_as_that_of_a_failure():
 def test_a_failed_program_earns_a_bonus_for_thinking_and_its_keywords(thinking, bonus):
     tokens = token_counter()(thinking.strip())
     expected = 0.075 * math.tanh(tokens / 1024) + bonus
-    assert compute_reward(response(thinking), 0.0).format == pytest.approx(expected, abs=1e-12)
+    assert compute_reward(response(thinking), 0.0).form.value == pytest.approx(expected, abs=1e-12)
     # Neither in the answer nor for a program that earned 0 or more.
-    assert compute_reward(response(explanation=thinking), 0.0).format == 0.0
-    assert compute_reward(response(thinking), 0.25).format == 0.0
+    assert compute_reward(response(explanation=thinking), 0.0).form.value == 0.0
+    assert compute_reward(response(thinking), 0.25).form.value == 0.0
 
 
 def test_a_thinking_tag_that_the_model_wrote_itself_is_part_of_the_thinking():
     tokens = token_counter()("<think>\nhm")
-    assert compute_reward(response("<think>\nhm"), 0.0).format == 0.075 * math.tanh(tokens / 1024)
+    assert compute_reward(response("<think>\nhm"), 0.0).form.value == 0.075 * math.tanh(tokens / 1024)
 
 
 # ---- laws ----
@@ -371,7 +375,7 @@ TEXTS = st.builds(
 @given(TEXTS, RATES, RATES)
 def test_the_total_is_the_clipped_sum_of_its_parts(text, pass_rate, best):
     reward = compute_reward(text, pass_rate, best)
-    parts = reward.correctness + reward.improvement + reward.format
+    parts = reward.correctness + reward.improvement + reward.form.value
     assert reward.total == pytest.approx(max(-1.0, min(1.0, parts)), abs=1e-12)
     assert -1.0 <= reward.total <= 1.0
 
@@ -400,9 +404,11 @@ def test_no_unsolved_program_earns_more_than_three_tenths(text, pass_rate, best)
 @given(TEXTS, RATES)
 def test_a_failed_program_in_good_form_and_length_earns_between_minus_two_tenths_and_zero(text, best):
     reward = compute_reward(text, 0.0, best)
-    if reward.flaw is None and not (reward.long_thinking or reward.long_answer or reward.long_explanation):
+    if reward.form.flaw is None and not (
+        reward.form.long_thinking or reward.form.long_answer or reward.form.long_explanation
+    ):
         assert -0.2 <= reward.total < 0.0
-    elif reward.flaw:
+    elif reward.form.flaw:
         assert reward.total == -1.0
     else:
         assert -0.5 - 1e-12 <= reward.total < -0.1
@@ -415,7 +421,7 @@ def test_every_response_has_the_same_metrics(text, pass_rate, best):
     assert metrics.keys() == compute_reward("", None).to_metrics().keys()
     assert all(type(value) is float for value in metrics.values())
     assert metrics["reward"] == reward.total
-    assert sum(value for name, value in metrics.items() if name.startswith("flaw_")) == (reward.flaw is not None)
+    assert sum(value for name, value in metrics.items() if name.startswith("flaw_")) == (reward.form.flaw is not None)
 
 
 @given(st.text(max_size=300), RATES, RATES)
@@ -452,7 +458,7 @@ def test_tokens_are_those_of_tiktoken_with_the_published_o200k_base(text, tokens
 def test_special_tokens_and_broken_characters_in_a_response_are_text(token):
     assert token_counter()(token) == token_counter()(token.replace("\ud800", "?")) > 0
     assert (token_counter()(token) > 1) is (len(token) > 1)
-    assert compute_reward(response(f"a {token} b", explanation=token), 0.0).flaw is None
+    assert compute_reward(response(f"a {token} b", explanation=token), 0.0).form.flaw is None
 
 
 @pytest.fixture
@@ -479,8 +485,8 @@ def test_lengths_can_be_those_of_the_policy(policy):
     assert count("<|im_end|>") == len("<|im_end|>")
     assert count("\ud800") == 1
     settings = RewardSettings(lengths=str(policy))
-    assert compute_reward(response(prose(1300)), 1.0, settings=settings).long_thinking
-    assert not compute_reward(response(prose(1300)), 1.0).long_thinking
+    assert compute_reward(response(prose(1300)), 1.0, settings=settings).form.long_thinking
+    assert not compute_reward(response(prose(1300)), 1.0).form.long_thinking
 
 
 def test_a_policy_without_a_tokenizer_is_named(tmp_path):

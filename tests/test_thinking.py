@@ -140,7 +140,7 @@ def test_collection_and_training_find_the_same_program_in_a_response(folders, na
     settings = RewardSettings(prompt_opens_thinking=bool(head_of_responses(load_tokenizer(folders[name]), {})))
     assert program_to_judge(written, settings) == program
     if program is not None:
-        assert compute_reward(written, 1.0, settings=settings).flaw is None
+        assert compute_reward(written, 1.0, settings=settings).form.flaw is None
         assert history_text(recorded, enable_thinking=True) == PROGRAM
 
 

@@ -76,11 +76,7 @@ def _either(kind: object) -> str:
 def leave_one_out(rewards: Floats) -> Floats:
     """A_i = R_i - mean of R_j over j != i (RLOO).
 
-    Args:
-        rewards: R, of shape (responses), at least two.
-
-    Returns:
-        A, of the same shape; they add up to 0.
+    Of shape (responses), at least two; they add up to 0.
     """
     advantages: Floats = (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
     return advantages
@@ -89,38 +85,20 @@ def leave_one_out(rewards: Floats) -> Floats:
 def group_normalised(rewards: Floats) -> Floats:
     """A_i = (R_i - mean R) / (std R + 1e-6), the standard deviation with k - 1 in its denominator (GRPO, as veRL).
 
-    Args:
-        rewards: R, of shape (responses), at least two.
-
-    Returns:
-        A, of the same shape; they add up to 0.
+    Of shape (responses), at least two; they add up to 0.
     """
     normalised: Floats = (rewards - rewards.mean()) / (rewards.std(ddof=1) + EPSILON)
     return normalised
 
 
 def exponential(rewards: Floats, beta: float) -> Floats:
-    """A_i = exp(beta x GRPO's A_i), above 0: every response is imitated, better ones more.
-
-    Args:
-        rewards: R, of shape (responses), at least two.
-        beta: How much more, above 0.
-
-    Returns:
-        A, of the same shape.
-    """
+    """A_i = exp(beta x GRPO's A_i), above 0: every response is imitated, better ones more."""
     weights: Floats = np.exp(beta * group_normalised(rewards))
     return weights
 
 
 def offline_advantages(settings: OfflineSettings, rewards: Floats, accepted: npt.NDArray[np.bool_]) -> Floats:
-    """The advantages of a group's responses; 0 for those that are not trained on.
-
-    Args:
-        settings: Which ones.
-        rewards: R, of shape (responses), at least two.
-        accepted: Which responses are accepted, of the same shape.
-    """
+    """The advantages of a group's responses, at least two, from rewards and acceptance; 0 for those not trained on."""
     match settings.estimator:
         case "sft":
             return accepted.astype(np.float64)

@@ -1,8 +1,7 @@
 """The reward of one response: R = clip(R_correct + R_improve + R_format, -1, 1) (Cobalt, reward).
 
 Nothing is judged or awaited here: the caller has the program judged (`program_to_judge`) and passes in the pass rate.
-There is no reward for a failure of the judge, because an `InfrastructureError` has no pass rate to pass in. The
-authors' code turns such failures into rewards; this is left out on purpose.
+A failure of the judge has no pass rate and so no reward; the authors' code turns such failures into rewards.
 """
 
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from cobalt.stage.errors import UserError
 
 NO_CODE = -1.0
 """The reward of a response without a program."""
+
+_UNCHECKED = FormatReward(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,7 @@ class RewardSettings:
             think. A response that has a tag must have exactly one `</think>` in any case.
 
     Raises:
-        UserError: `require_thinking` is neither true nor false. `auto` is for the commands, which decide before any
-            reward is computed (`cobalt.training.templates.choose_thinking`).
+        UserError: `require_thinking` is neither true nor false; commands replace `auto` before they get here.
     """
 
     lengths: str = O200K_BASE
@@ -59,24 +59,16 @@ class Reward:
         correctness: R_correct.
         improvement: R_improve: what the comparison with the best earlier program added to R_correct. Where that
             comparison replaces R_correct, it is the difference between the two.
-        format: R_format; `total` is the sum of these three, clipped.
+        form: R_format and why; `total` is the sum of these three, clipped.
         no_code: There was no program: `total` is -1.0, the three parts are 0.0 and the form was not checked.
-        flaw: What is wrong with the form; None for nothing.
-        long_thinking: More than 4096 tokens of thinking.
-        long_answer: More than 2048 tokens after the thinking.
-        long_explanation: More than 512 tokens after the code.
     """
 
     total: float
     pass_rate: float
     correctness: float = 0.0
     improvement: float = 0.0
-    format: float = 0.0
+    form: FormatReward = _UNCHECKED
     no_code: bool = False
-    flaw: Flaw | None = None
-    long_thinking: bool = False
-    long_answer: bool = False
-    long_explanation: bool = False
 
     @property
     def validation_score(self) -> float:
@@ -91,19 +83,16 @@ class Reward:
             "pass_rate": self.pass_rate,
             "correctness": self.correctness,
             "improvement": self.improvement,
-            "format": self.format,
+            "format": self.form.value,
             "no_code": float(self.no_code),
-            "long_thinking": float(self.long_thinking),
-            "long_answer": float(self.long_answer),
-            "long_explanation": float(self.long_explanation),
-        } | {f"flaw_{flaw}": float(self.flaw is flaw) for flaw in Flaw}
+            "long_thinking": float(self.form.long_thinking),
+            "long_answer": float(self.form.long_answer),
+            "long_explanation": float(self.form.long_explanation),
+        } | {f"flaw_{flaw}": float(self.form.flaw is flaw) for flaw in Flaw}
 
 
 def program_to_judge(response: str, settings: RewardSettings = PAPER) -> str | None:
-    """The program that the reward is for: the last block of the answer, never of the thinking; None without one.
-
-    The same rule as everywhere in this project (`cobalt.episode.turns.program_of`).
-    """
+    """The program that the reward is for (`cobalt.episode.turns.program_of`); None without one."""
     return program_of(OPEN + response if settings.prompt_opens_thinking else response)
 
 
@@ -115,8 +104,7 @@ def compute_reward(
 ) -> Reward:
     """The reward of a response whose program passed `pass_rate` of its tests.
 
-    A response of 24,000 characters takes about 4 ms of CPU; the worst found (rulers just short of a repetition) 20 ms,
-    and 50 ms with `spare_tables` (`benchmarks/repetition.py`). The first call loads the tokenizer.
+    A response of 24,000 characters takes about 4 ms of CPU, at worst 50 ms. The first call loads the tokenizer.
 
     Args:
         response: The whole response, thinking included, as the engine decoded it.
@@ -134,7 +122,7 @@ def compute_reward(
     _check("pass_rate", pass_rate)
     correctness = correctness_reward(pass_rate)
     so_far = with_improvement(correctness, pass_rate, prev_best_pass_rate)
-    form: FormatReward = format_reward(
+    form = format_reward(
         response,
         so_far,
         token_counter(settings.lengths),
@@ -146,11 +134,7 @@ def compute_reward(
         pass_rate,
         correctness,
         so_far - correctness,
-        form.value,
-        flaw=form.flaw,
-        long_thinking=form.long_thinking,
-        long_answer=form.long_answer,
-        long_explanation=form.long_explanation,
+        form,
     )
 
 
@@ -160,11 +144,7 @@ def _check(name: str, rate: float) -> None:
 
 
 def correctness_reward(pass_rate: float) -> float:
-    """1.0 if every test passes, 0.2 if half of them or more, 0.0 if at least one, -0.1 if none.
-
-    Args:
-        pass_rate: Passed tests over all tests, public and hidden, in [0, 1].
-    """
+    """1.0 if every test passes, 0.2 if half of them or more, 0.0 if at least one, -0.1 if none."""
     if pass_rate == 1.0:
         return 1.0
     if pass_rate >= 0.5:
@@ -178,11 +158,6 @@ def with_improvement(correctness: float, pass_rate: float, prev_best_pass_rate: 
     As in the authors' `code_reward_func_think.py`: nothing changes when every test passes, or when no earlier program
     passed any. A better program adds 0.1 * (p - best) / (1 - best). Any other, one that is exactly as good included,
     loses its correctness reward and gets -0.1 + 0.1 * (p - best) / best instead: -0.1 for as good, -0.2 for none.
-
-    Args:
-        correctness: `correctness_reward(pass_rate)`.
-        pass_rate: Passed tests over all tests, in [0, 1].
-        prev_best_pass_rate: Largest pass rate among the programs in the prompt, in [0, 1]; 0 in a first turn.
     """
     if pass_rate == 1.0 or prev_best_pass_rate == 0.0:
         return correctness

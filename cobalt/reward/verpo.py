@@ -76,11 +76,7 @@ PUBLISHED = VerpoSettings()
 def pass_rates(outcomes: Sequence[Floats]) -> Floats:
     """ρ_j = (1 / M) Σ_i Σ_t p[i][t, j], equation 3: the share of the group's programs that pass test j.
 
-    Args:
-        outcomes: p, one array of shape (|τ_i|, tests) for each trajectory, with at least one program in all.
-
-    Returns:
-        ρ, of shape (tests,), in [0, 1].
+    `outcomes` is p, one array of shape (|τ_i|, tests) for each trajectory; the result has shape (tests,).
 
     Raises:
         ValueError: there is no program, or the number of tests differs.
@@ -99,12 +95,7 @@ def difficulty_weights(rates: Floats, settings: VerpoSettings = PUBLISHED) -> Fl
         w_j = exp(-α ρ_j)                            equation 8
         w'_j = w_j / (N_j + δ)                       equation 9
 
-    Args:
-        rates: ρ, of shape (tests,).
-        settings: α, σ and δ.
-
-    Returns:
-        w', of shape (tests,), above 0.
+    ρ and w' have the shape (tests,).
     """
     sigma = settings.sigma
     if sigma is None:
@@ -118,12 +109,7 @@ def difficulty_weights(rates: Floats, settings: VerpoSettings = PUBLISHED) -> Fl
 def turn_rewards(outcomes: Sequence[Floats], weights: Floats) -> list[Floats]:
     """R_turn(i, t) = Σ_j w'_j p[i][t, j], equation 10: a sum, not divided by the number of tests.
 
-    Args:
-        outcomes: p, as for `pass_rates`.
-        weights: w', of shape (tests,).
-
-    Returns:
-        For each trajectory an array of shape (|τ_i|,).
+    Of shape (|τ_i|,) for each trajectory.
     """
     return [np.asarray(trajectory, np.float64) @ weights for trajectory in outcomes]
 
@@ -131,13 +117,7 @@ def turn_rewards(outcomes: Sequence[Floats], weights: Floats) -> list[Floats]:
 def trajectory_rewards(lengths: Sequence[int], solved: Sequence[bool], settings: VerpoSettings = PUBLISHED) -> Floats:
     """R_traj(i) γ^|τ_i|, equation 11: a solved trajectory earns less the more programs it took.
 
-    Args:
-        lengths: |τ_i|, of each trajectory.
-        solved: R_traj(i): whether the trajectory solved the problem, which is to pass every test.
-        settings: γ.
-
-    Returns:
-        An array of shape (trajectories,), in [0, 1].
+    `lengths` are |τ_i|, and `solved` is R_traj: whether a trajectory passed every test.
     """
     rewards: Floats = np.asarray(solved, np.float64) * settings.gamma ** np.asarray(lengths, np.float64)
     return rewards
