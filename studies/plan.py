@@ -53,8 +53,6 @@ class Step:
         files: Files and folders that the step makes.
         needs: Files and folders that it reads, made by earlier steps.
         services: The services that its command needs; None: none.
-        during: Name of a later step. This step then runs in the background, and is waited for when the later step has
-            ended. None: the next step waits for this one.
         shown: Whether the command's output is shown on the terminal, too.
         training: What the command trains, if it trains by GRPO, so that a dry run can check it.
     """
@@ -65,7 +63,6 @@ class Step:
     files: tuple[Path, ...]
     needs: tuple[Path, ...] = ()
     services: Services | None = None
-    during: str | None = None
     shown: bool = False
     training: TrainingSettings | None = None
 
@@ -86,8 +83,8 @@ class Study:
         given_by: The command that makes them.
 
     Raises:
-        ValueError: the plan contradicts itself: two steps have one name or make one file, a step needs what is neither
-            given nor made by then, or `during` does not name a later step.
+        ValueError: the plan contradicts itself: two steps have one name or make one file, or a step needs what is
+            neither given nor made by then.
     """
 
     name: str
@@ -105,22 +102,14 @@ class Study:
         if len(set(names)) < len(names):
             raise ValueError(f"two steps have one name: {names}")
         made = set(self.given)
-        promised: dict[str, list[Step]] = {}  # steps in the background, by the step that they run beside
-        for place, step in enumerate(self.steps):
+        for index, step in enumerate(self.steps):
             for path in step.needs:
                 if path not in made:
                     raise ValueError(f"step {step.name!r} needs {path}, which no step has made by then")
             for path in step.files:
-                if any(path in other.files for other in self.steps[:place]):
+                if any(path in other.files for other in self.steps[:index]):
                     raise ValueError(f"step {step.name!r} makes {path}, which an earlier step has made")
-            if step.during is None:
-                made.update(step.files)
-            elif step.during in names[place + 1 :]:
-                promised.setdefault(step.during, []).append(step)
-            else:
-                raise ValueError(f"step {step.name!r} is to run during {step.during!r}, which is not a later step")
-            for ended in promised.pop(step.name, []):
-                made.update(ended.files)
+            made.update(step.files)
 
     @property
     def record_file(self) -> Path:

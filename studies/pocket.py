@@ -1,6 +1,7 @@
 """The steps that studies on the pocket world share: the world, evaluations, rows for veRL, training runs.
 
-Each function returns a step with the command of one script; paths are relative to the checkout.
+Each function returns a step with the command of one script; paths are relative to the checkout. `name` and `purpose`
+are the step's, `flags` and `settings` further ones of its command, and None stands for the command's default.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,23 +90,11 @@ def trajectories(
     samples: int | None = None,
     turns: int | None = None,
     perturbed: bool = False,
-    during: str | None = None,
     flags: tuple[str, ...] = (),
 ) -> Step:
     """Trajectories of a model on a file of problems, evaluated on hidden tests.
 
-    Args:
-        name: Of the step.
-        purpose: What the step does, in a sentence.
-        source: The problems.
-        run: Folder of the results.
-        model: The model that writes the programs.
-        seed: Seed of the samples.
-        samples: Trajectories of each problem; None: the scripts' default (16).
-        turns: Turns after the first one; None: the scripts' default (8).
-        perturbed: Feedback comes from impossible public tests, and hacking events are extracted.
-        during: See `Step`.
-        flags: Further ones of the inference scripts.
+    `perturbed`: feedback comes from impossible public tests, and hacking events are extracted.
     """
     own = (*(("--perturbed",) if perturbed else ()), *(("--turns", str(turns)) if turns is not None else ()))
     script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
@@ -117,7 +106,6 @@ def trajectories(
         files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
         needs=(source, model),
         services=Services(model),
-        during=during,
     )
 
 
@@ -126,15 +114,7 @@ def first_programs(
 ) -> Step:
     """Judged first programs of a model on a file of problems.
 
-    Args:
-        name: Of the step.
-        purpose: What the step does, in a sentence.
-        source: The problems.
-        file: The result.
-        model: The model that writes the programs.
-        seed: Seed of the samples.
-        samples: Programs of each problem.
-        temperature: Of sampling; above 0.6 without nucleus sampling.
+    `temperature`: of sampling; above 0.6 without nucleus sampling.
     """
     script = ("python", "run_single_turn_vllm.py", "--input_file", str(source), "--output_file", str(file), *_SAMPLING)
     sampling = ("--temperature", f"{temperature:g}", *(("--top_p", "1") if temperature > 0.6 else ()))
@@ -149,16 +129,7 @@ def first_programs(
 
 
 def divergence(name: str, policy: str, start: Path, model: Path, groups: Path, result: Path) -> Step:
-    """How far a policy has moved from another one, on judged programs of the other.
-
-    Args:
-        name: Of the step.
-        policy: What the policy is called.
-        start: The other policy.
-        model: The policy.
-        groups: The programs.
-        result: The file to write.
-    """
+    """How far a policy has moved from another one, on judged programs of the other."""
     module = ("python", "-m", "studies.divergence", "--start", str(start), "--model", str(model))
     return Step(
         name,
@@ -185,14 +156,8 @@ def judged_groups(
 ) -> Step:
     """Groups for offline training from judged results.
 
-    Args:
-        name: Of the step.
-        results: Judged programs.
-        folder: Of the groups.
-        model: The policy to train, by whose tokens responses are measured.
-        seed: Decides the groups.
-        flags: Further ones of preproc/preproc_judged.py.
-        validation: Whether some problems are left out of the training groups, for validation.
+    `model`: the policy to train, by whose tokens responses are measured.
+    `validation`: whether some problems are left out of the training groups, for validation.
     """
     script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results), "--output_dir", str(folder))
     # Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
@@ -222,18 +187,8 @@ def offline_training(
 ) -> Step:
     """A run of offline training, validated before it, at every quarter of `steps`, and at its end.
 
-    Args:
-        name: Of the step.
-        purpose: What the step does, in a sentence.
-        estimator: Of `cobalt.reward.offline`.
-        data: Folder of its groups.
-        validation: File of the groups that it is validated on.
-        model: The policy to start from.
-        run: Folder of the training run.
-        seed: Decides the order of the groups.
-        settings: Further ones as key=value.
-        steps: Of training; with `epochs`, four times the steps between two validations.
-        epochs: Passes over the data; None: as many as the steps take.
+    `steps`: of training; with `epochs`, four times the steps between two validations.
+    `epochs`: passes over the data; None: as many as the steps take.
     """
     script = ("bash", "scripts/train_offline_rl.sh", "--data_dir", str(data), "--model", str(model))
     length = [f"trainer.total_epochs={steps if epochs is None else epochs}"]
@@ -265,14 +220,8 @@ def problem_rows(
 
     They are for single-turn GRPO or, with `episodes`, for online multi-turn training.
 
-    Args:
-        name: Of the step.
-        world: Folder of the world.
-        dev: The validation problems.
-        folder: Of the rows.
-        flags: Further ones of preproc/verl_preproc_single_turn.py.
-        episodes: Whether rollouts of several turns begin with the rows.
-        model: The policy to train; None: the world's seed model.
+    `episodes`: whether rollouts of several turns begin with the rows.
+    `model`: the policy to train; None: the world's seed model.
     """
     train, model = problems(world, "train"), model or world_model(world)
     script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
@@ -311,15 +260,10 @@ def contextual_prompts(
 ) -> Step:
     """Contextual prompts from the trajectories of a run.
 
-    Args:
-        name: Of the step.
-        run: Folder of the trajectories.
-        file: The prompts to write.
-        model: The policy to train, by whose tokens prompts are measured.
-        is_test: One trajectory of each problem, for validation.
-        perturbed: The problems with impossible tests; copies of prompts with impossible feedback are then added.
-        perturbed_ratio: With `perturbed`, copies for each prompt, 0 to 1.
-        flags: Further ones of preproc/process_multi_turn_taco.py.
+    `model`: the policy to train, by whose tokens prompts are measured.
+    `is_test`: one trajectory of each problem, for validation.
+    `perturbed`: the problems with impossible tests; copies of prompts with impossible feedback are then added.
+    `perturbed_ratio`: with `perturbed`, copies for each prompt, 0 to 1.
     """
     script = ("python", "preproc/process_multi_turn_taco.py", "--input_file", str(evaluation_file(run)))
     files = ("--output_file", str(file), "--model_name", str(model), "--prompts", "pocket")
@@ -364,19 +308,9 @@ def training(
 ) -> Step:
     """A training run.
 
-    Args:
-        name: Of the step.
-        purpose: What the step does, in a sentence.
-        method: Which of the scripts trains (scripts/train_METHOD.sh), such as "grpo_single_turn".
-        data: Folder of the rows.
-        model: The policy to train.
-        run: Folder of the run.
-        steps: Steps of training.
-        seed: Decides the order of the prompts and the samples.
-        save_every: Steps between two checkpoints; None: only the last one.
-        validate_every: Steps between two validations, the first of them before training; None: no validation.
-        settings: Of veRL, as key=value.
-        scale: A file of `cobalt_verl/config/scale`.
+    `method`: which of the scripts trains (scripts/train_METHOD.sh), such as "grpo_single_turn".
+    `save_every`: steps between two checkpoints; None: only the last one.
+    `validate_every`: steps between two validations, the first of them before training; None: no validation.
     """
     script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
     profile = () if scale == "pocket" else ("--profile", scale)

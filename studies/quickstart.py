@@ -146,16 +146,14 @@ class Quickstart:
                 pocket.problems(self.world, "train"),
                 collected,
             ),
-            # In the background: for most of a minute a training run starts processes, and does not need both cores.
             pocket.trajectories(
                 "base_evaluation",
-                "Evaluate the seed model (base), while FT is trained.",
+                "Evaluate the seed model (base).",
                 self.dev,
                 base,
                 base_model,
                 seed,
                 samples=1,
-                during="ft_training",
             ),
             pocket.problem_rows("ft_rows", self.world, self.dev, self.folder / "ft_data"),
             pocket.training(

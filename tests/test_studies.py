@@ -205,69 +205,7 @@ def test_commands_see_the_users_environment_without_the_variables_that_the_plan_
     assert dict(os.environ) == before
 
 
-# --- steps in the background, and stops
-
-
-def test_a_step_in_the_background_runs_while_others_do_and_is_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    planned = study(
-        tmp_path,
-        step("a", script="read line <pipe; echo $line", during="c"),
-        step("b", script="true"),
-        step("c", script="echo hello >pipe"),  # would wait for ever if a were not running
-        step("d", needs=["a"]),
-    )
-    code, ran = run(planned)
-    assert code == 0
-    assert sorted(ran) == ["a", "b", "c", "d"]
-    assert ran[-1] == "d"
-    assert run(planned) == (0, [])
-
-
-def test_a_failure_in_the_background_ends_the_study_where_it_is_waited_for(tmp_path):
-    planned = study(tmp_path, step("a", script="exit 5", during="b"), step("b"), step("c"))
-    code, ran = run(planned)
-    assert code == 5
-    assert "c" not in ran
-    assert done(planned) == ["b"]
-
-
-def test_a_failure_in_the_foreground_stops_the_background(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    planned = study(
-        tmp_path,
-        step(
-            "a",
-            script="sleep 600 & trap 'kill $!; echo stopped >>ran; exit 1' INT; echo started >pipe; wait",
-            during="b",
-        ),
-        step("b", script="read line <pipe; exit 4"),
-    )
-    code, ran = run(planned)
-    assert code == 4
-    assert ran[-1] == "stopped"
-
-
-def test_a_background_step_that_ignores_its_stop_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("studies.run._STOPS", [(number, 0.2) for number in (signal.SIGINT, signal.SIGTERM)]
-                        + [(signal.SIGKILL, 20.0)])  # fmt: skip
-    os.mkfifo(tmp_path / "pipe")
-    planned = study(
-        tmp_path,
-        step("a", script="trap '' INT TERM; echo started >pipe; while :; do sleep 0.1; done", during="b"),
-        step("b", script="read line <pipe; exit 4"),
-    )
-    assert run(planned)[0] == 4
-
-
-def test_a_background_step_has_services_of_its_own(tmp_path, monkeypatch):
-    stub = tmp_path / "python"
-    stub.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nwhile [ "$1" != -- ]; do shift; done; shift; "$@"\n')
-    stub.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(stub))
-    planned = study(tmp_path, step("a", services=Services(Path("model")), during="b"), step("b"))
-    assert run(planned)[0] == 0
-    assert (tmp_path / "arguments").read_text().startswith("-m cobalt.services --model model -- bash")
+# --- stops
 
 
 STUDY = """
@@ -429,11 +367,8 @@ def test_services_that_end_before_they_answer_are_an_infrastructure_error(stub_p
         [step("a"), step("a")],
         [step("a"), replace(step("b"), files=(Path("a"),))],
         [step("a", needs=["b"]), step("b")],
-        [step("a", during="b"), step("b", needs=["a"])],
-        [step("a", during="a")],
-        [step("a"), step("b", during="a")],
     ],
-    ids=["names", "files", "needs", "needs what is in the background", "beside itself", "beside an earlier step"],
+    ids=["names", "files", "needs"],
 )
 def test_a_plan_that_contradicts_itself_is_refused(tmp_path, steps):
     with pytest.raises(ValueError):
