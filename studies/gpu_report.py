@@ -62,14 +62,7 @@ caches that were lost while the engine slept give several times as much (docs/tr
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of work.
-
-    Attributes:
-        name: What is done.
-        seconds: Wall time.
-        tokens: Number of tokens that were worked on; None where tokens are not what counts.
-        kind: Which tokens: "responses", or "prompts and responses".
-    """
+    """A phase of work: its wall time, and the number and kind of the tokens worked on; None if these do not count."""
 
     name: str
     seconds: float
@@ -118,20 +111,19 @@ def training_figures(run: Path) -> TrainingFigures:
     }
     phases = []
     for key, (name, kind) in _PHASES.items():
-        seconds = [metrics[f"timing_s/{key}"] for metrics in timed if f"timing_s/{key}" in metrics]
-        if seconds:
+        if seconds := _values(timed, f"timing_s/{key}"):
             phases.append(Phase(name, sum(seconds), None if kind is None else round(tokens[kind]), kind or ""))
-    agreement = {}
-    for key, name in _AGREEMENT.items():
-        values = [metrics[key] for metrics in trained if key in metrics]
-        if values:
-            agreement[name] = min(values) if name == "correlation" else max(values, key=abs)
-    memory = {}
-    for key, name in _MEMORY.items():
-        peaks = [metrics[key] for metrics in trained if key in metrics]
-        if peaks:
-            memory[name] = max(peaks)
+    agreement = {
+        name: min(values) if name == "correlation" else max(values, key=abs)
+        for key, name in _AGREEMENT.items()
+        if (values := _values(trained, key))
+    }
+    memory = {name: max(peaks) for key, name in _MEMORY.items() if (peaks := _values(trained, key))}
     return TrainingFigures(run.name, len(timed), phases, memory, agreement)
+
+
+def _values(steps: Sequence[Mapping[str, float]], metric: str) -> list[float]:
+    return [metrics[metric] for metrics in steps if metric in metrics]
 
 
 def _response_tokens(metrics: Mapping[str, float]) -> float:
@@ -170,36 +162,27 @@ def peak_memory(samples: Path) -> float:
     return max(values) / 1024
 
 
-def versions() -> dict[str, str]:
-    """The versions of the packages that decide the figures; "not installed" for one that is not there."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def devices() -> list[dict[str, str]]:
-    """Name, memory, compute capability and driver of each GPU, by nvidia-smi; [] on a machine without."""
+def environment() -> dict[str, str]:
+    """The GPUs by nvidia-smi, the CUDA version that torch was built for, and the packages that decide the figures."""
     names = ("name", "memory.total", "compute_cap", "driver_version")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        gpus = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
-        return []
-    lines = [line.split(",") for line in said.splitlines() if line.strip()]
-    return [dict(zip(names, map(str.strip, line), strict=True)) for line in lines]
-
-
-def cuda_version() -> str:
-    """The CUDA version that torch was built for; "none" for a CPU build or without torch."""
+        gpus = []
+    about = {f"GPU {index}": line.strip() for index, line in enumerate(gpus)}
     try:
         import torch
+
+        about["CUDA of torch"] = torch.version.cuda or "none"
     except ImportError:
-        return "none"
-    return torch.version.cuda or "none"
+        about["CUDA of torch"] = "none"
+    for package in _PACKAGES:
+        try:
+            about[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            about[package] = "not installed"
+    return about
 
 
 def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict[str, Any]]:
@@ -215,10 +198,10 @@ def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict
         made = [Path(path) for path in record["files"]]
         evaluations = [path for path in made if path.name == _EVALUATION]
         if evaluations:
-            phases.append(collection_phase(name, _there(study, evaluations[0]), seconds))
+            phases.append(collection_phase(name, evaluations[0], seconds))
         else:
             phases.append(Phase(name, seconds))
-        runs += [training_figures(_there(study, path).parent) for path in made if path.name == METRICS]
+        runs += [training_figures(path.parent) for path in made if path.name == METRICS]
     try:
         manifest = json.loads((study / "steps.run.json").read_text(encoding="utf-8"))
         arguments: dict[str, Any] = manifest["arguments"]
@@ -227,16 +210,11 @@ def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict
     return phases, runs, arguments
 
 
-def _there(study: Path, path: Path) -> Path:
-    """A file that a step made: as recorded, or where it lies in a study's folder that was moved."""
-    return path if path.exists() else study / path.parent.name / path.name
-
-
 def page(
     phases: Sequence[Phase],
     runs: Sequence[TrainingFigures],
     arguments: Mapping[str, Any],
-    environment: Mapping[str, str],
+    about: Mapping[str, str],
     *,
     memory: float | None = None,
 ) -> str:
@@ -246,7 +224,7 @@ def page(
         phases: The steps of the study.
         runs: Its training runs.
         arguments: Of the study.
-        environment: Names and versions, such as of the GPU and of the packages.
+        about: See `environment`.
         memory: The most memory of the GPU that all processes together had in use, in GiB; None: it was not sampled.
     """
     model = arguments.get("model") or "the pocket world's seed model"
@@ -255,7 +233,7 @@ def page(
         f"Written by `scripts/gpu_check.sh` (`--profile gpu-smoke`) with {model}, seed {arguments.get('seed', 0)}."
         " The sizes are those of `cobalt_verl/config/scale/gpu-smoke.yaml`; nothing is learned at them.",
         "## Machine and versions",
-        _table(("what", "version"), [(name, version) for name, version in environment.items()]),
+        _table(("what", "version"), [(name, version) for name, version in about.items()]),
         "## Steps",
         "Wall time of each step, without the start of its services and with the judge. Tokens are those of responses.",
         _phase_table(phases, total=True),
@@ -335,11 +313,8 @@ def main(arguments: Arguments) -> int:
     from rich.markdown import Markdown
 
     phases, runs, settings = study_figures(arguments.study)
-    found = devices()
-    environment = {f"GPU {place}": ", ".join(gpu.values()) for place, gpu in enumerate(found)}
-    environment |= {"CUDA of torch": cuda_version(), **versions()}
     memory = None if arguments.memory_file is None else peak_memory(arguments.memory_file)
-    text = page(phases, runs, settings, environment, memory=memory)
+    text = page(phases, runs, settings, environment(), memory=memory)
     with replacing(arguments.output_file) as handle:
         handle.write(text.encode())
     Console().print(Markdown(text))

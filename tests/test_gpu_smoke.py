@@ -219,7 +219,7 @@ def study(tmp_path):
     made = {"base_evaluation": "evaluation.jsonl", "ft_training": "metrics.jsonl"}
     steps = [
         {"id": number, "step": name, "command": ["true"], "started": "2026-01-01T00:00:00Z", "seconds": 12.5,
-         "services_seconds": 2.5, "needs": {}, "files": {f"gone/{name}/{file}": "digest"}}
+         "services_seconds": 2.5, "needs": {}, "files": {str(folder / name / file): "digest"}}
         for number, (name, file) in enumerate(made.items())
     ]  # fmt: skip
     write_lines(folder / "steps.jsonl", steps)

@@ -22,13 +22,8 @@ _CHUNK = 1_000  # number of resamples that are in memory as 64-bit numbers at a 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of pass@k for one problem (Chen et al. 2021, arXiv 2107.03374, equation 1).
 
-    Args:
-        samples: Number of programs that were drawn for the problem (n).
-        correct: Number of correct programs among them (c).
-        k: Number of attempts that the metric allows; 1 <= k <= n.
-
-    Returns:
-        1 - C(n - c, k) / C(n, k): the probability that k programs drawn without replacement include a correct one.
+    1 - C(n - c, k) / C(n, k): the probability that k programs, drawn without replacement from `samples` (n) of which
+    `correct` (c) are right, include a right one.
 
     Raises:
         ValueError: unless 0 <= c <= n and 1 <= k <= n.
@@ -46,11 +41,6 @@ def best_of_k(scores: Sequence[float], correct: Sequence[bool], k: int) -> float
     The k programs are drawn without replacement. Of those with the highest score among them, one is chosen by lot. With
     g(s) programs of score s, and l(s) of a lower one, the highest score drawn is s with probability
     (C(l(s) + g(s), k) - C(l(s), k)) / C(n, k); then each program of that score is as likely as the others.
-
-    Args:
-        scores: Score of each program that was drawn for the problem, for example its share of public tests passed.
-        correct: Whether each program is correct, in the same order.
-        k: Number of programs to choose from; 1 <= k <= n.
 
     Raises:
         ValueError: the lists differ in length, or k is out of range.
@@ -114,12 +104,8 @@ def bootstrap_interval(
 def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:
     """Agreement of several raters beyond chance (Fleiss 1971): 1 is full agreement, 0 is agreement by chance.
 
-    Args:
-        ratings: One row for each item, with the categories that its raters chose; each row has the same number of
-            raters, two or more.
-
-    Returns:
-        The kappa; None if it is not defined: no items, fewer than two raters, or one category for every rating.
+    A row has the categories that the raters of an item chose. None where the kappa is not defined: no items, fewer than
+    two raters, or one category for every rating.
 
     Raises:
         ValueError: the rows differ in their number of raters.
@@ -139,11 +125,7 @@ def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:
 def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
     """Agreement of two raters beyond chance (Cohen 1960), where each rater has a category distribution of its own.
 
-    Args:
-        pairs: The two raters' categories of each item.
-
-    Returns:
-        The kappa; None if it is not defined: no items, or one category for every rating of both.
+    None where it is not defined: no items, or one category for every rating of both.
     """
     if not pairs:
         return None

@@ -61,12 +61,7 @@ async def impossible_feedback(
 ) -> Message | None:
     """The user message that shows a response's program failing a test that no correct program can pass.
 
-    Args:
-        judge: Runs the program.
-        prompts: Words the message, as the multi-turn run did.
-        response: What the model wrote.
-        true_tests: The problem's public tests.
-        perturbed: The same tests, two of them with swapped expected outputs.
+    `perturbed` are the problem's public tests, two of them with swapped expected outputs.
 
     Returns:
         None when the message would not show an impossible expectation: without a program, when the first failing

@@ -34,19 +34,7 @@ def rows_schema(*, episodes: bool) -> Any:
 
 @dataclass(slots=True)
 class Split:
-    """The rows of one split, and what was counted while they were written.
-
-    Attributes:
-        name: The split's name, for `extra_info`.
-        data_source: Of every row.
-        counter: Measures the prompts.
-        limit: Longest prompt, in tokens.
-        read: How many prompts were read.
-        rows: How many were written.
-        longest: Tokens of the longest of these.
-        problems: Their problems.
-        tally: The prompts that are too long.
-    """
+    """Writes the rows of one split, of prompts up to a `limit` in tokens, and counts."""
 
     name: str
     data_source: str

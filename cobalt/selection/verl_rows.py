@@ -2,10 +2,8 @@
 
 A row has the five columns that veRL's `RLHFDataset` and reward managers read and nothing else: `data_source`,
 `prompt` (messages), `ability`, `reward_model` (`style`, `ground_truth`: all tests as a JSON string) and `extra_info`
-(`index`, `split`, `id`, `problem_id`, `sample`, `turn`, `prev_best_pass_rate`, `perturbed`, `difficulty`; if asked for,
-`episode`, by which a rollout of several turns goes on from the prompt). Prompts are
-measured as veRL measures them; over-long ones are left out and counted, because veRL would stop at them or cut
-them. Contextual prompts of the authors are read, too. Nothing here selects trajectories or judges programs.
+(`cobalt.selection.verl_parquet.rows_schema`). Over-long prompts, by veRL's measure, are left out and counted, because
+veRL would stop at them or cut them. Contextual prompts of the authors are read, too.
 """
 
 import logging
