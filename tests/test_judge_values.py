@@ -121,9 +121,9 @@ def test_result_survives_its_record():
         ["", "x"],
         [Verdict(VerdictKind.PASSED, 0.1, 0.2, 0, 5), Verdict(VerdictKind.TIME_LIMIT, 4.1, 5.0)],
         "lines",
-        False,
-        1.0,
-        2.0,
+        isolated=False,
+        queue_seconds=1.0,
+        run_seconds=2.0,
     )
     assert ExecResult.from_record(json.loads(json.dumps(result.to_record()))) == result
     assert result.pass_rate == 0.5

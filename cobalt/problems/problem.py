@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import FailFast, Field, StrictBool, TypeAdapter
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.json_measure import TooManyValues
 from cobalt.stage.records import checked
 from cobalt.stage.rows import decode_json, parse_json, read_rows
 
@@ -96,20 +95,17 @@ class TestSuite:
         return json.dumps(self.to_record(), ensure_ascii=False)
 
     @classmethod
-    def parse(cls, value: object, *, most_values: int | None = None) -> "TestSuite":
+    def parse(cls, value: object) -> "TestSuite":
         """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
 
         The mapping may also hold the other fields of this class; further keys are ignored.
 
         Raises:
             UserError: the value has another shape; the message says what is wrong.
-            TooManyValues: the string has more than `most_values` JSON values; None: any number is read.
         """
         if isinstance(value, str):
             try:
-                value = decode_json(value, most_values=most_values)
-            except TooManyValues:
-                raise
+                value = decode_json(value, most_values=None)
             except UserError as error:
                 raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):
