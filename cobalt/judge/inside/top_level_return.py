@@ -8,15 +8,15 @@ _FUTURE_FLAGS = 0x1FF0000  # the compiler flags that `from __future__` sets
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def compile_with_return(source: str, file_name: str) -> list[types.CodeType] | None:
-    """The two pieces of such a program; see `program.compile_source`, which lists the errors.
+def compile_with_return(source: str, file_name: str) -> list[types.CodeType]:
+    """The two pieces of such a program; see `program.compile_source`.
 
-    None if no statement of the module returns but one of a class body does, which no grader allows.
+    There are none if only a class body returns, which no grader allows.
     """
     tree = ast.parse(source, file_name)
     first = next((index for index, statement in enumerate(tree.body) if _returns(statement)), None)
     if first is None:
-        return None
+        return []
     before = compile(ast.Module(tree.body[:first], tree.type_ignores), file_name, "exec", dont_inherit=True)
     flags = before.co_flags & _FUTURE_FLAGS
     rest = [_WithoutAnnotations().visit(statement) for statement in tree.body[first:]]
