@@ -110,17 +110,13 @@ def find_place() -> Place | None:
     """A place where this process can make cgroups for sandboxes, by a trial; also removes those of dead judges."""
     for place in _candidates():
         _remove_leftovers(place)
-        try:
+        with contextlib.suppress(InfrastructureError):
             trial = SandboxCgroup(place)
-        except InfrastructureError:
-            continue
-        try:
-            trial.limit(1 << 30, 32)
-            return place
-        except InfrastructureError:
-            continue
-        finally:
-            trial.remove()
+            try:
+                trial.limit(1 << 30, 32)
+                return place
+            finally:
+                trial.remove()
     return None
 
 
