@@ -10,9 +10,7 @@ CLOSE = "</think>"
 
 # A tag between quotes or single back-ticks is only mentioned; three back-ticks are a fence. The pattern begins with the
 # tag itself, for which `re` searches long responses fast.
-_ENDING = re.compile(
-    rf"""{CLOSE}(?:(?<!['"`]{CLOSE})|(?<=``{CLOSE})|(?<=(['"`]){CLOSE})(?!\1)|(?<=`{CLOSE})(?=``))"""
-)
+_ENDING = re.compile(rf"""{CLOSE}(?:(?<!['"`]{CLOSE})|(?<=``{CLOSE})|(?<=(['"`]){CLOSE})(?!\1)|(?<=`{CLOSE})(?=``))""")
 
 
 def split_thinking(response: str) -> tuple[str, str]:
