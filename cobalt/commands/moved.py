@@ -52,7 +52,6 @@ MOVED = {
     "cobalt.metrics": "cobalt.rollout.metrics",
     "cobalt.nodes": "cobalt.serving.nodes",
     "cobalt.offline_groups": "cobalt.datasets.offline.groups",
-    "cobalt.parquet_rows": "cobalt.stage.parquet_rows",
     "cobalt.preflight": "cobalt.serving.preflight",
     "cobalt.problem": "cobalt.problems.problem",
     "cobalt.progress": "cobalt.stage.progress",

@@ -8,7 +8,6 @@ process write a file at a time. Of a record's fields, this module reads `id` alo
 
 import asyncio
 import contextlib
-import mmap
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from cobalt.stage.atomic import lock, replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_result_path
-from cobalt.stage.rows import LARGEST_ROW, Digest, encode_json, parse_json, read_rows
+from cobalt.stage.rows import LARGEST_ROW, encode_json, parse_json, read_rows
 
 RecordId = str | int
 T = TypeVar("T")
@@ -57,14 +56,10 @@ def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]
     return list(iterate_records(path, unfinished=unfinished))
 
 
-def iterate_records(path: Path, *, unfinished: bool = False, digest: Digest | None = None) -> Iterator[dict[str, Any]]:
-    """As `read_records`, but one record at a time, for files that do not fit into memory.
-
-    `digest` is updated with the bytes of the file while they are read, so that the file is read only once.
-    """
-    torn = _torn_bytes(path) if unfinished else 0
+def iterate_records(path: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
+    """As `read_records`, but one record at a time, for files that do not fit into memory."""
     first_seen: dict[RecordId, str] = {}
-    for place, record in read_rows(path, ignore_last_bytes=torn, digest=digest):
+    for place, record in read_rows(path, unfinished=unfinished):
         identifier = record.get("id")
         if not isinstance(identifier, str | int):
             raise UserError(f"{path}, {place}: field 'id' is missing or neither a string nor an integer")
@@ -105,10 +100,9 @@ class RecordFile:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             lock(self._handle, path)
+            records = iterate_records(path, unfinished=True)
+            self.done: frozenset[RecordId] = frozenset(record["id"] for record in records)
             self._torn = _torn_bytes(path)
-            self.done: frozenset[RecordId] = frozenset(
-                record["id"] for record in iterate_records(path, unfinished=True)
-            )
         except BaseException:
             self._handle.close()
             raise
@@ -216,12 +210,8 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
 
 def _torn_bytes(path: Path) -> int:
     """Number of bytes after the last newline of a file."""
-    try:
-        with path.open("rb") as handle:
-            size = os.fstat(handle.fileno()).st_size
-            if size == 0:  # which cannot be mapped
-                return 0
-            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return size - content.rfind(b"\n") - 1
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    torn = b""
+    with path.open("rb") as lines:
+        for line in lines:
+            torn = b"" if line.endswith(b"\n") else line
+    return len(torn)
