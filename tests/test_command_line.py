@@ -364,8 +364,6 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
         (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
         (sampled, {"num_completions": 3}, r"generation\.n"),
         (sampled, {"prompts": "pocket"}, "prompts"),
-        (sampled, {"judge": ("comparison=float",)}, r"judge\.comparison"),
-        (sampled, {"engine": ("max_model_len=256",)}, r"engine\.max_model_len"),
         (sampled, {"model": str(models[1])}, r"engine\.model"),
         (sampled, {"model": str(models[2])}, r"engine\.fingerprint"),
         (sampled, {"public_tests": 2}, r"problems\.jsonl"),
