@@ -72,8 +72,3 @@ class _Moved:
 
 
 sys.meta_path.append(_Moved)
-
-if sys.argv[:1] == ["-m"]:  # `python -m cobalt.X` is about to import X, which may lack the packages that it imports
-    from cobalt.stage.entry import end_in_one_sentence
-
-    end_in_one_sentence()

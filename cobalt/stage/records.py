@@ -42,13 +42,7 @@ def checked(described: TypeAdapter[T], value: object) -> T:
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
-    """Read the records of a file, in file order.
-
-    Args:
-        path: The file.
-        unfinished: The caller reads the file to continue it: a torn last line is left out. Otherwise a last line
-            without a newline is read like every other line, so that no record of an edited or cut input is dropped
-            silently.
+    """Read the records of a file, in file order; `unfinished` leaves out a last line that has no newline.
 
     Raises:
         UserError: the file cannot be read, a line is malformed, a record has no `id`, or an id occurs twice.
@@ -86,8 +80,7 @@ class RecordFile:
         by mistake stays unchanged. A file that is empty when it is closed is removed.
 
         Raises:
-            UserError: the path is not one of a regular file, the folder cannot be written, another process writes the
-                file, or its content is not that of a result file.
+            UserError: the file cannot be written, another process writes it, or it is not a result file.
         """
         self.path = path
         self._appending = threading.Lock()
@@ -154,26 +147,24 @@ async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
 
 
 def sort_records(path: Path, order: Sequence[RecordId]) -> None:
-    """Rewrite a finished result file in the order of its input, atomically.
+    """Rewrite a finished result file in the order of its input, so that the same command leaves the same file.
 
-    Records are written in the order in which they finish, which differs from run to run. After sorting, the same
-    command leaves the same file. Records whose ids are not in `order` go to the end, in the order that they have; a
-    torn last line is left out.
+    Records whose ids are not in `order` go to the end, in the order that they have; a torn last line is left out.
 
     Raises:
         UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
-    places: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
+    lines_at: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
     with path.open("rb") as lines:
         begin = 0
         for line in lines:
             if not line.endswith(b"\n"):
                 break  # torn
-            places.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
+            lines_at.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
             begin += len(line)
-        ordered = sorted(places)
-        if ordered == places and begin == path.stat().st_size:
+        ordered = sorted(lines_at)
+        if ordered == lines_at and begin == path.stat().st_size:
             return
         with replacing(path) as handle:
             for _, begin in ordered:
@@ -182,22 +173,14 @@ def sort_records(path: Path, order: Sequence[RecordId]) -> None:
 
 
 def check_record_path(path: Path) -> None:
-    """Raise if no file of records can be written at a path, or if it could not be read again as what it is.
-
-    Raises:
-        UserError: see above.
-    """
+    """Raise UserError if no file of records can be written at a path, or none that is read again as one."""
     if path.suffix in (".gz", ".parquet"):
         raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
     check_result_path(path)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:
-    """The line of a record.
-
-    Raises:
-        UserError: the line has more bytes than are read.
-    """
+    """The line of a record; raises UserError if the line has more bytes than are read."""
     text = encode_json(record, ensure_ascii=False) + "\n"
     # A model's byte-level tokens can yield lone surrogates, which have no UTF-8 form.
     line = text.encode("utf-8", errors="replace")
