@@ -1,9 +1,8 @@
 """Impossible public tests: two expected outputs of each problem are swapped (Cobalt, section on in-context hacking).
 
-The authors' run_perturbation.py: public tests are shuffled, the first two with distinct outputs swap theirs and go to
-the front of the list, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
-other tests keep their order. A swapped output may still be correct if the problem accepts several answers; such
-problems can be left out by a list of ids. Hidden tests, and with them rewards, stay unchanged.
+As in the authors' run_perturbation.py, public tests are shuffled, and the first two with distinct outputs swap theirs
+and go to the front, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
+other tests keep their order. Hidden tests, and with them rewards, stay unchanged.
 """
 
 import random
@@ -90,13 +89,7 @@ async def perturb(settings: PerturbationSettings) -> Outcome:
 
 
 def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, TestSuite] | None:
-    """Swap the expected outputs of two tests whose outputs differ.
-
-    Outputs are compared without the white space around them, as the judge compares.
-
-    Args:
-        public: Tests that a right program passes.
-        rng: Chooses the two.
+    """Swap the expected outputs of two tests whose outputs differ, also without the white space around them.
 
     Returns:
         The two impossible tests, and all tests: these two first, then the others in their order. None if all outputs
@@ -116,7 +109,7 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
 
 
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
-    """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
+    """The listed ids; one that is not a problem's is refused, because a mistyped one would leave its problem in."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
