@@ -5,6 +5,7 @@ those before it in the list of `docs/architecture.md`.
 """
 
 import importlib
+import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
@@ -59,16 +60,19 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"cobalt.{_MODULES[name]}"), name)
 
 
-class _Moved:
+_RUN = {"cobalt.preflight": "cobalt.serving.preflight", "cobalt.services": "cobalt.serving.services"}
+"""What `python -m` runs under a name that is public and is not the module's path."""
+
+
+class _Run:
     """A finder at the end of `sys.meta_path`, where only modules arrive that no other finder knows."""
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if not name.startswith("cobalt."):
+        if name not in _RUN or sys.argv[:1] != ["-m"]:
             return None
-        from cobalt.commands.moved import find
+        found = importlib.util.find_spec(_RUN[name])
+        return found and importlib.util.spec_from_file_location(name, found.origin)
 
-        return find(name)
 
-
-sys.meta_path.append(_Moved)
+sys.meta_path.append(_Run)

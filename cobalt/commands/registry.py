@@ -5,23 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command.
-
-    Attributes:
-        name: What the user types after `cobalt`: a word, or the word of another command and one more.
-        sentence: What the command does.
-        module: Module with its `Arguments` and `main`.
-        example: A command line, without `cobalt NAME`.
-        api_module: Module that is used if a provider's model is named by `--model` or `--model_name`; "" for none.
-        uses_services: Whether it looks for a running `cobalt serve`; its arguments then say which services they need.
-    """
+    """One command."""
 
     name: str
+    """A word, or the word of another command and one more."""
     sentence: str
     module: str
+    """See `cobalt.stage.entry.run_command`."""
     example: str
+    """A command line, without `cobalt NAME`."""
     api_module: str = ""
-    uses_services: bool = False
+    """What runs if a provider's model is named by `--model` or `--model_name`."""
 
 
 GROUPS: dict[str, tuple[Command, ...]] = {
@@ -66,7 +60,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "cobalt.rollout.single_turn:sample",
             "-i problems.jsonl -o runs/mine/single_turn.jsonl -n 16",
             api_module="cobalt.rollout.api:sample_by_api",
-            uses_services=True,
         ),
         Command(
             "repair",
@@ -74,14 +67,12 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "cobalt.rollout.multi_turn:repair",
             "-i runs/mine/single_turn.jsonl -o runs/mine/multi_turn.jsonl --turns 8",
             api_module="cobalt.rollout.api:repair_by_api",
-            uses_services=True,
         ),
         Command(
             "evaluate",
             "Measure a result on the hidden tests: Pass@1 by turn, or pass@k of a single-turn result.",
             "cobalt.commands.evaluate:evaluate",
             "-i runs/mine/multi_turn.jsonl -o runs/mine/evaluation.jsonl --plot runs/mine/pass_at_1.png",
-            uses_services=True,
         ),
     ),
     "Training": (
@@ -90,7 +81,6 @@ GROUPS: dict[str, tuple[Command, ...]] = {
             "Select evaluated trajectories and cut them into contextual prompts.",
             "cobalt.selection.processing:select_prompts",
             "-i runs/mine/evaluation.jsonl -o runs/mine/prompts.jsonl --model Qwen/Qwen3-0.6B",
-            uses_services=True,
         ),
         Command(
             "perturb",
