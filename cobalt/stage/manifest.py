@@ -34,8 +34,6 @@ _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transforme
 def companion_path(result: Path, suffix: str) -> Path:
     """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`.
 
-    Only `.jsonl` is removed, so that results with different names have companions with different names.
-
     Raises:
         UserError: the path has no file name.
     """
@@ -50,11 +48,7 @@ def manifest_path(result: Path) -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """SHA-256 of a file, in hexadecimal; raises UserError if it cannot be read."""
     try:
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -99,11 +93,7 @@ def open_manifest(
 
 
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
-    """Check that a result may be resumed, as far as its arguments are known before services are; nothing is written.
-
-    Raises:
-        UserError: the result exists without a manifest, or was made with other values of these arguments.
-    """
+    """As `open_manifest` of a `complete` result, but nothing is written, and inputs are not compared."""
     if result.exists() and result.stat().st_size > 0:
         _compared(result, {"arguments": json.loads(json.dumps(dict(arguments)))}, only_given=True)
 
@@ -167,41 +157,25 @@ def _without_values(argument: str) -> str:
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
-    """Add a run's counts, JSON-able, to the manifest of its result, under the key `summary`.
-
-    Raises:
-        UserError: the manifest is missing or cannot be written.
-    """
+    """Add a run's counts, JSON-able, to the manifest of its result, under the key `summary`."""
     path = manifest_path(result)
     _write(path, _read(path) | {"summary": dict(summary)})
 
 
 def read_summary(result: Path) -> dict[str, Any] | None:
-    """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary.
-
-    Raises:
-        UserError: the manifest cannot be read.
-    """
+    """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary."""
     path = manifest_path(result)
     return _read(path).get("summary") if path.exists() else None
 
 
 def recorded_arguments(result: Path) -> dict[str, Any] | None:
-    """The arguments that a result's manifest records; None if there is no manifest.
-
-    Raises:
-        UserError: the manifest cannot be read.
-    """
+    """The arguments that a result's manifest records; None if there is no manifest."""
     path = manifest_path(result)
     return dict(_read(path)["arguments"]) if path.exists() else None
 
 
 def made_by(result: Path) -> list[dict[str, Any]]:
-    """The arguments of everything that made a result, as its manifest says: its own, then those of its inputs.
-
-    Raises:
-        UserError: the manifest cannot be read, or is malformed.
-    """
+    """The arguments of everything that made a result, as its manifest says: its own, then those of its inputs."""
     path = manifest_path(result)
     if not path.is_file():
         return []

@@ -45,10 +45,7 @@ Output = Annotated[Path, tyro.conf.arg(aliases=["-o"]), WRITTEN]
 
 
 def Flag(name: str | None, *aliases: str, text: str | None = None) -> Any:  # noqa: N802 - stands in annotations
-    """The annotation of a field whose flag has another name than the field, or more names than one.
-
-    `text` is the description of an option that several stages have, in place of a docstring in each of them.
-    """
+    """The annotation of a field whose flag has another name, or several; `text` stands for the field's docstring."""
     return tyro.conf.arg(name=name, aliases=list(aliases), help=text)
 
 
@@ -117,14 +114,9 @@ def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
 
 
 class Whole:
-    """Results that appear together when the block of `whole` ends.
-
-    Attributes:
-        summary: To be filled in the block; goes into the manifest of each result.
-    """
+    """Results that appear together when the block of `whole` ends; the block fills `summary` for their manifests."""
 
     def __init__(self, files: Mapping[Path, IO[bytes]]) -> None:
-        """Results by path, open for writing."""
         self.summary: dict[str, Any] = {}
         self._files = files
 
@@ -156,10 +148,9 @@ def whole(
 
     Args:
         results: The files.
-        arguments: What decides the records, with the name of the stage as `stage`; see `open_manifest`.
+        arguments: As for `open_manifest`, with the name of the stage as `stage`.
         inputs: The files that the records are made from.
-        existing: What is written again: "same": results of the same arguments and inputs. "own": any result of this
-            stage.
+        existing: Which results are written again: "same": of the same arguments and inputs; "own": any of this stage.
         lines: Whether results are lines of JSON, which their names must not deny.
 
     Raises:
@@ -225,8 +216,7 @@ class Described(Protocol):
 class Each(RecordFile):
     """A result with one record for each item; what is finished is kept. Use it as a context manager.
 
-    Attributes:
-        arguments: What decides the records; more may be added before `make`.
+    More `arguments` may be added before `make`.
     """
 
     def __init__(
@@ -238,18 +228,15 @@ class Each(RecordFile):
         services: Mapping[str, Described] | None = None,
         circumstances: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open or create a result.
+        """Open or create a result; raises as `RecordFile`.
 
         Args:
             path: The result.
-            arguments: What decides the records, with the name of the stage as `stage`; see `open_manifest`.
-            inputs: The files that the records are made from.
+            arguments: As for `whole`.
+            inputs: As for `whole`.
             services: Their descriptions are added to the arguments by these names. They are asked only if something is
                 left to do, so that a finished result needs no services.
             circumstances: See `open_manifest`.
-
-        Raises:
-            UserError: as for `RecordFile`.
         """
         super().__init__(path)
         self.arguments = dict(arguments)
@@ -277,10 +264,9 @@ class Each(RecordFile):
         does a defect of the code: nothing is left out because of a defect.
 
         Args:
-            items: All items, in the order of the finished file. They are taken one at a time, when a worker is free,
-                and not kept.
+            items: All items, in the order of the finished file, taken when a worker is free.
             identify: The id of an item.
-            work: Makes the record of one item; the record's `id` must be the item's.
+            work: Makes the record of one item, with the item's id as `id`.
             concurrency: How many items are worked on at a time.
             description: Label of the progress bar; None: no bar.
             only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
@@ -289,9 +275,9 @@ class Each(RecordFile):
             How many items failed.
 
         Raises:
-            ServiceDown: a service is gone; what is finished is kept.
+            ServiceDown: a service is gone.
             UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot
-                be written, or an item cannot be read; what is finished is kept.
+                be written, or an item cannot be read.
         """
         order: list[RecordId] = []
         failures: list[dict[str, Any]] = []
