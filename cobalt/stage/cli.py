@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import tyro
 from rich.console import Console
@@ -49,16 +49,18 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.
 
 def run_script(
     arguments_type: type[Arguments],
-    function: Callable[[Arguments], int],
+    function: Callable[[Arguments], int | Outcome | Coroutine[Any, Any, Outcome]],
     command_line: Sequence[str] | None = None,
     *,
     program: str | None = None,
     example: str | None = None,
+    prepare: Callable[[Arguments], object] | None = None,
 ) -> None:
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
-    The parameters are those of `parse_arguments`. Errors of the project, Ctrl-C, SIGTERM and a file that the system
-    refuses end in one sentence on stderr. Any other exception is a bug and keeps its traceback.
+    The parameters are those of `parse_arguments` and `run_command`. The outcome of a stage is printed. Errors of the
+    project, Ctrl-C, SIGTERM and a file that the system refuses end in one sentence on stderr. Any other exception is a
+    bug and keeps its traceback.
     """
     try:
         arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
@@ -67,7 +69,11 @@ def run_script(
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
         logging.getLogger("httpx").setLevel(logging.WARNING)
         with terminations_as_interrupts():
-            code = function(arguments)
+            if prepare is not None:
+                prepare(arguments)
+            result = function(arguments)
+            result = asyncio.run(result) if isinstance(result, Coroutine) else result
+            code = result if isinstance(result, int) else show(result)
     except (UserError, InfrastructureError) as error:
         sys.stderr.write(f"error: {error}\n")
         code = 2 if isinstance(error, UserError) else 1
@@ -87,30 +93,8 @@ def run_script(
     sys.exit(code)
 
 
-def run_stage(
-    function: Callable[..., Outcome | Coroutine[Any, Any, Outcome]],
-    command_line: Sequence[str] | None = None,
-    *,
-    program: str | None = None,
-    example: str | None = None,
-    prepare: Callable[[Any], object] | None = None,
-) -> None:
-    """Run a stage as a command: its settings are the flags, and its outcome is printed; see `run_command`."""
-
-    def main(settings: Any) -> int:
-        if prepare is not None:
-            prepare(settings)
-        result = function(settings)
-        outcome = result if isinstance(result, Outcome) else asyncio.run(result)
-        show(outcome)
-        return 1 if outcome.failed else 0
-
-    settings_type = next(iter(get_type_hints(function).values()))
-    run_script(settings_type, main, command_line, program=program, example=example)
-
-
-def show(outcome: Outcome) -> None:
-    """Print what a stage did; see `Outcome`."""
+def show(outcome: Outcome) -> int:
+    """Print what a stage did (see `Outcome`), and return the exit code."""
     console = Console()
     if outcome.summary and outcome.title:
         console.print(_summary_table(outcome.summary, outcome.title))
@@ -119,11 +103,12 @@ def show(outcome: Outcome) -> None:
     for table in outcome.tables:
         console.print(table, soft_wrap=isinstance(table, str))
     if outcome.failed:
-        return
+        return 1
     if outcome.wrote:
         sys.stdout.write(f"wrote {outcome.wrote}\n")
     if outcome.next is not None:
         sys.stdout.write(f"next: {outcome.next}\n")
+    return 0
 
 
 def _summary_table(summary: Summary, title: str) -> Table:

@@ -7,7 +7,7 @@ in one sentence.
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from cobalt.stage.errors import INTERRUPTED
 
@@ -23,7 +23,7 @@ def run_command(
     """Import a command's module and run it; exits with the command's exit code.
 
     Args:
-        module: A module with the dataclass `Arguments` and the function `main`, or a stage as `module:function`.
+        module: A module with the function `main` of its arguments, or a stage as `module:function`.
         command_line: Arguments without the program's name; None: those of this process.
         program: The program's name in `--help`; None: that of the running script.
         example: A command line that `--help` shows.
@@ -32,12 +32,9 @@ def run_command(
     name, _, stage = module.partition(":")
     try:
         cli = importlib.import_module("cobalt.stage.cli")
-        command = importlib.import_module(name)
-        if stage:
-            function = getattr(command, stage)
-            cli.run_stage(function, command_line, program=program, example=example, prepare=prepare)
-        else:
-            cli.run_script(command.Arguments, command.main, command_line, program=program, example=example)
+        function = getattr(importlib.import_module(name), stage or "main")
+        settings, *_ = get_type_hints(function).values()
+        cli.run_script(settings, function, command_line, program=program, example=example, prepare=prepare)
     except ModuleNotFoundError as error:
         package = (error.name or "cobalt").partition(".")[0]
         if package in ("cobalt", "cobalt_verl", "studies"):  # a defect, which keeps its traceback

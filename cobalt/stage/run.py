@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
+from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 import tyro
 
@@ -205,14 +205,6 @@ def check_concurrency(concurrency: int) -> None:
         raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
 
 
-class Described(Protocol):
-    """A judge or an engine."""
-
-    async def describe(self) -> Mapping[str, Any]:
-        """What decides the service's answers, JSON-able."""
-        ...
-
-
 class Each(RecordFile):
     """A result with one record for each item; what is finished is kept. Use it as a context manager.
 
@@ -225,7 +217,7 @@ class Each(RecordFile):
         arguments: Mapping[str, Any],
         inputs: Sequence[Path] = (),
         *,
-        services: Mapping[str, Described] | None = None,
+        services: Mapping[str, Callable[[], Awaitable[Mapping[str, Any]]]] | None = None,
         circumstances: Mapping[str, Any] | None = None,
     ) -> None:
         """Open or create a result; raises as `RecordFile`.
@@ -234,8 +226,8 @@ class Each(RecordFile):
             path: The result.
             arguments: As for `whole`.
             inputs: As for `whole`.
-            services: Their descriptions are added to the arguments by these names. They are asked only if something is
-                left to do, so that a finished result needs no services.
+            services: By name, what asks an engine or a judge to describe itself, which is added to the arguments. They
+                are asked only if something is left to do, so that a finished result needs no services.
             circumstances: See `open_manifest`.
         """
         super().__init__(path)
@@ -291,7 +283,7 @@ class Each(RecordFile):
         pending = not_done()
         first = list(islice(pending, 1))
         services = self._services if first else {}
-        described = {name: dict(await service.describe()) for name, service in services.items()}
+        described = {name: dict(await describe()) for name, describe in services.items()}
         arguments = self.arguments | described
         open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
         if self.done:
