@@ -11,31 +11,19 @@ from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cobalt.episode.episode import Episode
-    from cobalt.episode.trajectory import Trajectory
-    from cobalt.episode.turns import program_of
-    from cobalt.judge.local import LocalJudge
-    from cobalt.judge.settings import JudgeSettings
-    from cobalt.judge.verdict import Verdict
-    from cobalt.problems.problem import Problem, TestSuite, load_problems
-    from cobalt.reward.reward import compute_reward
-    from cobalt.stage.errors import CobaltError, InfrastructureError, UserError
-
-__all__ = [
-    "CobaltError",
-    "Episode",
-    "InfrastructureError",
-    "JudgeSettings",
-    "LocalJudge",
-    "Problem",
-    "TestSuite",
-    "Trajectory",
-    "UserError",
-    "Verdict",
-    "compute_reward",
-    "load_problems",
-    "program_of",
-]
+    from cobalt.episode.episode import Episode as Episode
+    from cobalt.episode.trajectory import Trajectory as Trajectory
+    from cobalt.episode.turns import program_of as program_of
+    from cobalt.judge.local import LocalJudge as LocalJudge
+    from cobalt.judge.settings import JudgeSettings as JudgeSettings
+    from cobalt.judge.verdict import Verdict as Verdict
+    from cobalt.problems.problem import Problem as Problem
+    from cobalt.problems.problem import TestSuite as TestSuite
+    from cobalt.problems.problem import load_problems as load_problems
+    from cobalt.reward.reward import compute_reward as compute_reward
+    from cobalt.stage.errors import CobaltError as CobaltError
+    from cobalt.stage.errors import InfrastructureError as InfrastructureError
+    from cobalt.stage.errors import UserError as UserError
 
 _MODULES = {
     "CobaltError": "stage.errors",
@@ -52,6 +40,9 @@ _MODULES = {
     "load_problems": "problems.problem",
     "program_of": "episode.turns",
 }
+
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
