@@ -232,23 +232,25 @@ def _summarise(
     }
     if any(len(row) > 1 for row in votes.values()):
         complete = [row for row in votes.values() if UNKNOWN not in row]
-        agreement = {"distinct events with all verdicts": len(complete), "Fleiss' kappa": fleiss_kappa(complete)}
-        summary["agreement of votes"] = _rounded(agreement)
+        summary["agreement of votes"] = _known(
+            {"distinct events with all verdicts": len(complete), "Fleiss' kappa": fleiss_kappa(complete)}
+        )
     if labels:
         both = [(categories[key], label) for key, label in labels.items() if key in categories]
         pairs = [pair for pair in both if pair[0] != UNKNOWN]
-        agreement = {
-            "labels": len(labels),
-            "labels without an event": len(labels) - len(both),
-            "compared": len(pairs),
-            "agree": sum(a == b for a, b in pairs),
-            "Cohen's kappa": cohen_kappa(pairs),
-        }
-        summary["agreement with people"] = _rounded(agreement)
+        summary["agreement with people"] = _known(
+            {
+                "labels": len(labels),
+                "labels without an event": len(labels) - len(both),
+                "compared": len(pairs),
+                "agree": sum(a == b for a, b in pairs),
+                "Cohen's kappa": cohen_kappa(pairs),
+            }
+        )
     return summary
 
 
-def _rounded(figures: Mapping[str, float | None]) -> dict[str, float]:
+def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
     """The figures that are known, with four decimals."""
     return {name: round(value, 4) for name, value in figures.items() if value is not None}
 
