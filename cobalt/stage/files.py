@@ -42,11 +42,7 @@ def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
         UserError: a check failed.
     """
     check_files(inputs, [path])
-    try:
-        made = (recorded_arguments(path) or {}).get("stage")
-    except UserError:  # not a manifest of ours
-        made = None
-    if path.exists() and path.stat().st_size > 0 and made != stage:
+    if path.exists() and path.stat().st_size > 0 and (recorded_arguments(path) or {}).get("stage") != stage:
         raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 

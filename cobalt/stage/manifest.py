@@ -180,10 +180,7 @@ def made_by(result: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     content = _read(path)
-    makers = [content["arguments"], *content.get("sources", [])]
-    if not all(isinstance(arguments, dict) for arguments in makers):
-        raise UserError(f"{path} is not a manifest: move it and its result away")
-    return makers
+    return [content["arguments"], *content.get("sources", [])]
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -210,9 +207,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
+        content = None
     if not isinstance(content, dict) or not isinstance(content.get("arguments"), dict):
-        raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
+        raise UserError(f"{path} is not a readable manifest: move it and its result away")
     return content
 
 

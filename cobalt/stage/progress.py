@@ -25,11 +25,11 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
         facts = self.format_dict
         done, total, elapsed = facts["n"], facts["total"], facts["elapsed"]
         new = done - facts["initial"]
-        words = self.postfix or f"in {tqdm.format_interval(elapsed)}"
+        words = f", {self.postfix}" if self.postfix else f" in {tqdm.format_interval(elapsed)}"
         if total and new > 0 and done != total and not self.postfix:
             words += f", about {tqdm.format_interval((total - done) * elapsed / new)} left"
         progress = f"{done} of {total}" if total else done
-        logger.info("%s: %s %ss, %s", self.desc.rstrip(": "), progress, self.unit, words)
+        logger.info("%s: %s %ss%s", self.desc.rstrip(": "), progress, self.unit, words)
 
     def close(self) -> None:
         """Log the last line, unless nothing was done."""
