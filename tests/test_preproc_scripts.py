@@ -8,6 +8,8 @@ from test_scripts import assert_user_error, run
 
 pytestmark = pytest.mark.slow
 
+CUT, ROWS = "preproc/process_multi_turn_taco.py", "preproc/verl_preproc_multi_turn.py"
+
 # Each script that reads a file and writes one: the flags of a correct command with IN and OUT for them.
 FLAGS = {
     "run_single_turn_vllm.py": "-i IN -o OUT",
@@ -64,7 +66,7 @@ def test_a_model_whose_tokenizer_cannot_be_found_by_its_recorded_name_is_asked_f
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
     arguments = {"stage": "multi_turn", "engine": {"model": "model", "fingerprint": "f"}}
     (tmp_path / "e.run.json").write_text(json.dumps({"arguments": arguments}))
-    finished = run("preproc/process_multi_turn_taco.py", "-i", source, "-o", tmp_path / "p.jsonl")
+    finished = run(CUT, "-i", source, "-o", tmp_path / "p.jsonl")
     assert_user_error(finished, "--model")
     assert "Qwen" not in finished.stderr
 
@@ -91,7 +93,7 @@ def test_without_a_model_the_tokenizer_that_measures_is_named(tmp_path, engine, 
 def test_an_unknown_model_gets_one_sentence(tmp_path):
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
     flags = ["-i", source, "-o", tmp_path / "p.jsonl", "--model_name", "nobody/nothing"]
-    finished = run("preproc/process_multi_turn_taco.py", *flags, HF_HUB_OFFLINE="1")
+    finished = run(CUT, *flags, HF_HUB_OFFLINE="1")
     assert_user_error(finished, "nobody/nothing")
 
 
@@ -108,7 +110,7 @@ def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path, policy):
         ([], tmp_path / "train.jsonl", "--train_file", "--validation_file"),
         (["--is_test"], tmp_path / "test.jsonl", "--validation_file", "--train_file"),
     ):
-        finished = run("preproc/process_multi_turn_taco.py", "-i", source, "-o", result, "--model_name", policy, *flags)
+        finished = run(CUT, "-i", source, "-o", result, "--model_name", policy, *flags)
         following = finished.stdout.rpartition("next: ")[2]
         assert f"{name} {result} " in following and f"{other} {result}" not in following
         assert f"--model {policy}" in following
