@@ -10,56 +10,49 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path, open_manifest, recorded_arguments, write_summary
 
 
+ARGUMENTS = {"n": 16, "engine": {"model": "m"}}
+
+
 @pytest.fixture
 def run(tmp_path):
-    data = tmp_path / "data.jsonl"
-    data.write_text("one\n")
+    for name in ("data", "same/data", "changed/data", "other"):
+        path = tmp_path / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("two\n" if "changed" in name else "one\n")
     result = tmp_path / "run" / "result.jsonl"
-    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+    open_manifest(result, ARGUMENTS, [tmp_path / "data.jsonl"])
     result.write_text('{"id": 1}\n')
-    return data, result
+    return tmp_path / "data.jsonl", result
 
 
 def test_the_manifest_lies_beside_the_result_and_holds_what_made_it(run):
     content = json.loads(manifest_path(run[1]).read_text())
-    assert content["arguments"] == {"n": 16, "engine": {"model": "m"}}
+    assert content["arguments"] == ARGUMENTS
     assert len(content["inputs"]["data.jsonl"]) == 64
     assert {"command", "git", "packages", "python", "started"} <= content.keys()
-
-
-def test_resuming_with_the_same_arguments_is_allowed(run):
-    data, result = run
-    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
 
 
 def test_a_result_is_resumed_whatever_name_its_model_has_and_the_first_name_stays(run):
     data, result = run
     open_manifest(result, {"n": 16, "engine": {"model": "m", "name": "m-12345678"}}, [data])
-    assert recorded_arguments(result) == {"n": 16, "engine": {"model": "m"}}
+    assert recorded_arguments(result) == ARGUMENTS
 
 
-def test_resuming_with_other_arguments_is_refused_and_the_difference_named(run):
-    data, result = run
-    with pytest.raises(UserError, match="n was 16, now 4"):
-        open_manifest(result, {"n": 4, "engine": {"model": "m"}}, [data])
-
-
-def test_resuming_on_other_data_is_refused(run):
-    data, result = run
-    data.write_text("two\n")
-    with pytest.raises(UserError, match=r"content of input data\.jsonl differs"):
-        open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
-
-
-def test_an_input_that_is_missing_and_one_that_is_new_are_named_as_such(run, tmp_path):
-    data, result = run
-    other = tmp_path / "other.jsonl"
-    other.write_text("one\n")
-    arguments = {"n": 16, "engine": {"model": "m"}}
-    with pytest.raises(UserError, match=r"\(input data\.jsonl is not given; input other\.jsonl is new\)"):
-        open_manifest(result, arguments, [other])
-    with pytest.raises(UserError, match=r"\(input other\.jsonl is new\)"):
-        open_manifest(result, arguments, [data, other])
+@pytest.mark.parametrize(
+    ("arguments", "inputs", "differences"),
+    [
+        ({"n": 4}, ["data"], r"n was 16, now 4"),
+        ({"engine": {"model": "other"}}, ["same/data"], r"engine\.model was 'm', now 'other'"),
+        ({}, ["changed/data"], r"the content of input data\.jsonl differs"),
+        ({}, ["other"], r"input data\.jsonl is not given; input other\.jsonl is new"),
+        ({}, ["data", "other"], r"input other\.jsonl is new"),
+    ],
+)
+def test_resuming_with_other_arguments_or_data_is_refused_and_the_differences_named(
+    run, tmp_path, arguments, inputs, differences
+):
+    with pytest.raises(UserError, match=rf"\({differences}\)"):
+        open_manifest(run[1], ARGUMENTS | arguments, [tmp_path / f"{name}.jsonl" for name in inputs])
 
 
 def test_a_result_without_a_manifest_is_not_continued(run):
@@ -82,7 +75,7 @@ def test_a_summary_joins_what_made_the_result_and_is_no_reason_to_refuse_resumin
     content = json.loads(manifest_path(result).read_text())
     assert content["summary"] == {"problems": {"read": 3}}
     assert content["arguments"]["n"] == 16
-    open_manifest(result, {"n": 16, "engine": {"model": "m"}}, [data])
+    open_manifest(result, ARGUMENTS, [data])
 
 
 def test_a_summary_without_a_manifest_is_refused(tmp_path):
@@ -92,7 +85,7 @@ def test_a_summary_without_a_manifest_is_refused(tmp_path):
 
 def test_the_recorded_arguments_of_a_result_can_be_read_and_a_broken_manifest_is_named(run):
     _, result = run
-    assert recorded_arguments(result) == {"n": 16, "engine": {"model": "m"}}
+    assert recorded_arguments(result) == ARGUMENTS
     assert recorded_arguments(result.with_name("other.jsonl")) is None
     for content in ("[]", "{}", '{"arguments": []}', "{", "[" * 100000):
         manifest_path(result).write_text(content)
@@ -105,20 +98,13 @@ def test_results_with_different_names_have_different_manifests(name, expected):
     assert manifest_path(Path("runs") / name) == Path("runs") / f"{expected}.run.json"
 
 
-def test_a_nested_setting_that_changed_is_named_by_itself(run):
-    data, result = run
-    with pytest.raises(UserError, match=r"\(engine.model was 'm', now 'other'\)"):
-        open_manifest(result, {"n": 16, "engine": {"model": "other"}}, [data])
-
-
 def test_what_began_a_result_stays_and_each_resumption_is_added(run):
     data, result = run
-    arguments = {"n": 16, "engine": {"model": "m"}}
     began = json.loads(manifest_path(result).read_text())
     result.write_text("{}")
-    open_manifest(result, arguments, [data], complete=True)
+    open_manifest(result, ARGUMENTS, [data], complete=True)
     assert json.loads(manifest_path(result).read_text()) == began
-    open_manifest(result, arguments, [data])
+    open_manifest(result, ARGUMENTS, [data])
     resumed = json.loads(manifest_path(result).read_text())
     assert {name: resumed[name] for name in began} == began
     assert [entry["python"] for entry in resumed["resumed"]] == [began["python"]]
