@@ -9,7 +9,6 @@ import pytest
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path, open_manifest, recorded_arguments, write_summary
 
-
 ARGUMENTS = {"n": 16, "engine": {"model": "m"}}
 
 
