@@ -21,7 +21,7 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
     """A tqdm that logs lines instead of drawing a bar."""
 
     def display(self, *_: Any, **__: Any) -> None:
-        """Log where the work is; without words of the caller, with the time that is left."""
+        """Log how far the work is, with the caller's words or the times."""
         facts = self.format_dict
         done, total, elapsed = facts["n"], facts["total"], facts["elapsed"]
         new = done - facts["initial"]

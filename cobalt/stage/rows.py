@@ -235,7 +235,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
             # With a buffer, pages are read as they are needed instead of whole row groups.
             with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
                 for batch in file.iter_batches(batch_size=16, use_threads=False):
-                    for row in batch.to_pylist():
+                    for index in range(batch.num_rows):  # one row at a time becomes Python objects, which are large
+                        [row] = batch.slice(index, 1).to_pylist()
                         number += 1
                         yield f"row {number}", plain_row(row)
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
