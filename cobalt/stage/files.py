@@ -6,14 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import companion_path, recorded_arguments
-
-COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
-"""Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
+from cobalt.stage.manifest import recorded_arguments
 
 
 def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
-    """Check that inputs can be read and results, each with its companion files, written, and that none is both.
+    """Check that inputs can be read and results written, and that no file is both, or two results.
 
     Links and different spellings of a path count as the same file. Nothing is changed, and no folder is made.
 
@@ -26,10 +23,8 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
     written: set[str] = set()
     for result in results:
         _check_writable(result)
-        for path in (result, result.with_name(result.name + ".part"), *(companion_path(result, s) for s in COMPANIONS)):
-            if any(path.exists() and path.samefile(item) for item in read):
-                by = "" if path == result else f", and the result {result} would replace it"
-                raise UserError(f"{path} is an input of this command{by}: name another output file")
+        if result.exists() and any(result.samefile(item) for item in read):
+            raise UserError(f"{result} is an input of this command: name another output file")
         if os.path.realpath(result) in written:
             raise UserError(f"{result} is named for two results of this command: name another file for one of them")
         written.add(os.path.realpath(result))
