@@ -79,17 +79,10 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     assert json.loads((tmp_path / "o.run.json").read_text())["summary"] == summary
 
 
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (["7", "sevral"], "ids.txt: 1 of its 2 ids .*p.jsonl \\('sevral'\\)"),
-        ([f"x{number}" for number in range(12)], "12 of its 12 ids .*'x0'"),
-    ],
-)
-def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_written(tmp_path, ids, message):
+def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_written(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [square_problem(7), square_problem("several")])
-    (tmp_path / "ids.txt").write_text("\n".join(ids))
-    with pytest.raises(UserError, match=message):
+    (tmp_path / "ids.txt").write_text("7\nsevral")
+    with pytest.raises(UserError, match=r"ids\.txt: .*p\.jsonl.*'sevral'"):
         asyncio.run(perturb(PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")))
     assert not list(tmp_path.glob("o.*"))
 

@@ -18,8 +18,6 @@ from cobalt.stage.errors import UserError, tally
 from cobalt.stage.manifest import write_summary
 from cobalt.stage.run import Each, Input, OptionalFile, Outcome, Output, quoted, stage
 
-_NAMED_IDS = 10  # most unknown ids that an error message lists
-
 BY_ID, ASSERTIONS, EQUAL = "left out by id", "the public tests are assertions", "all public outputs are equal"
 
 
@@ -51,10 +49,7 @@ async def perturb(settings: PerturbationSettings) -> Outcome:
     excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
     for problem in problems:
         if not len(problem.public_tests):
-            raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to"
-                " perturb"
-            )
+            raise UserError(f"{settings.input_file}: problem {problem.id!r} has no public tests ('public_test_cases')")
     counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
 
     def pairs() -> Iterator[tuple[Problem, TestSuite, TestSuite]]:
@@ -117,7 +112,6 @@ def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozense
     ids = {line.strip() for line in text.split("\n")} - {""}
     if unknown := sorted(ids - {str(problem.id) for problem in problems}):
         raise UserError(
-            f"{path}: {len(unknown)} of its {len(ids)} ids are not in {input_file}"
-            f" ({', '.join(map(repr, unknown[:_NAMED_IDS]))}): correct or remove them"
+            f"{path}: {len(unknown)} of its ids are not in {input_file}, such as {unknown[0]!r}"
         )
     return frozenset(ids)
