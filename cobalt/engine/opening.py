@@ -1,11 +1,10 @@
 """The vLLM engine of a command: behind the URLs that it is given, or in its own process."""
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from cobalt.engine.base import Call, Completion, Engine, GenerationSettings
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
@@ -56,25 +55,17 @@ def open_vllm_or_url(
     return VllmEngine(read, log=log)
 
 
-class EngineOnUse:
-    """An engine that is opened when it is first asked for something; an async context manager, which closes it."""
+class EngineOnUse(AsyncExitStack):
+    """An engine that is opened when it is first asked for something, and closed at the end of this context."""
 
     def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
+        super().__init__()
         self._context = opened
         self._engine: Engine | None = None
-        self._opening = asyncio.Lock()
-        self._open = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._open.__aexit__(*error)
 
     async def _opened(self) -> Engine:
-        async with self._opening:
-            if self._engine is None:
-                self._engine = await self._open.enter_async_context(self._context())
+        if self._engine is None:  # a run asks for the description first, and once
+            self._engine = await self.enter_async_context(self._context())
         return self._engine
 
     async def generate(

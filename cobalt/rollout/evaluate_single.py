@@ -26,7 +26,6 @@ from cobalt.rollout.evaluate import evaluated, turn_metrics, write_metrics
 from cobalt.rollout.protocols import Mean, Outcomes, by_difficulty, mean_over_problems, outcomes_of, pass_at
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import iterate_records
-from cobalt.stage.rows import Digest
 from cobalt.stage.run import Input, Outcome, Output, stage, whole
 
 USUAL_K = (1, 10)
@@ -125,17 +124,17 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
     return record | encode_evaluated_single_turn(trajectories)
 
 
-def read_evaluated(path: Path, *, digest: Digest | None = None) -> Iterator[ProblemTrajectories]:
+def read_evaluated(path: Path) -> Iterator[ProblemTrajectories]:
     """The problems of an evaluated file, or of a single-turn result, whose verdicts are then those of its own judging.
 
-    `digest` and errors as for `read_trajectories`.
+    Errors as for `read_trajectories`.
     """
 
     def evaluated_if_single(record: dict[str, Any]) -> dict[str, Any]:
         present = {name for name in ("responses", "raw_responses", "conversations") if record.get(name) is not None}
         return _evaluated(path, record) if present == {"responses"} else record
 
-    return read_trajectories(path, digest=digest, prepare=evaluated_if_single)
+    return read_trajectories(path, prepare=evaluated_if_single)
 
 
 def count_distinct(group: ProblemTrajectories, names: Names = "renamed") -> Outcomes:

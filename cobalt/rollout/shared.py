@@ -266,7 +266,7 @@ async def run_rollout(
                 finally:
                     engine.end(problem.id)
 
-            async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
+            async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="response"):
                 return await output.make(
                     problems,
                     lambda problem: problem.id,
