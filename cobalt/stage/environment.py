@@ -7,6 +7,8 @@ shell that starts a run. `passed_on` names those that a run needs everywhere; Ra
 import contextlib
 import os
 import re
+import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -38,6 +40,8 @@ SHORT_WAIT = "3000"
 A thread that slept at once would have to be woken for each operation of a small model; one that looks for a millisecond
 or more, gomp's default, would take the core from what else runs. The variable is read when torch is loaded.
 """
+
+KEPT_LOGS = 5
 
 # A `key` is a word of its own: NCCL_IB_PKEY is not a secret.
 _SECRET_NAME = re.compile(
@@ -97,3 +101,17 @@ def _set(values: Mapping[str, str | None]) -> None:
 def cache_folder(name: str) -> Path:
     """`$XDG_CACHE_HOME/cobalt/NAME`, by default `~/.cache/cobalt/NAME`; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / name
+
+
+def new_log_folder() -> Path:
+    """A new folder for logs, which other users cannot enter; of older ones the last `KEPT_LOGS` stay.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    logs = cache_folder("logs")
+    folder = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-KEPT_LOGS]:
+        shutil.rmtree(older, ignore_errors=True)
+    return folder

@@ -57,20 +57,13 @@ def exported_step(model: Path) -> int:
 
 
 def export(run: Path, step: int, output: Path) -> None:
-    """Write the checkpoint of a step as a Hugging Face folder.
-
-    Args:
-        run: The run's folder.
-        step: The checkpoint's step.
-        output: The folder to write.
+    """Write the checkpoint of a step of a run as a Hugging Face folder.
 
     Raises:
         UserError: there is no such checkpoint, it holds more than weights, or `output` exists and no export made it.
         InfrastructureError: veRL's merger failed.
     """
     checkpoint = checkpoints.path_of(run, step) / "actor"
-    if not checkpoint.is_dir():
-        raise UserError(f"there is no checkpoint {checkpoint}")
     missing = checkpoints.missing_part(checkpoint.parent)
     if missing is not None:
         raise UserError(f"the checkpoint {checkpoint.parent} is not whole ({missing}): export another step")
@@ -90,12 +83,9 @@ def export(run: Path, step: int, output: Path) -> None:
     environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     command = [sys.executable, "-m", *arguments]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if "Weights only load failed" in finished.stderr:
+        raise UserError(f"{checkpoint} holds more than weights, which could run code when it is loaded: do not use it")
     if finished.returncode:
-        if "Weights only load failed" in finished.stderr:
-            raise UserError(
-                f"{checkpoint} holds more than weights, which could run code when it is loaded: do not use this"
-                " checkpoint"
-            )
         raise InfrastructureError(f"veRL's merger failed: {last_line(finished.stderr) or finished.returncode}")
     (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
@@ -111,6 +101,11 @@ def _config(run: Path) -> Any:
         raise UserError(f"{run} has no config.yaml: give the --output_dir of a training run") from None
 
 
+def _model(config: Any) -> Any:
+    """The section of the policy in the configuration of either trainer."""
+    return config.get("actor_rollout_ref", config).get("model", {})
+
+
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
     if arguments.push_to_hub:
@@ -118,8 +113,8 @@ def main(arguments: Arguments) -> int:
     step = chosen_step(arguments)
     export(arguments.run_dir, step, arguments.output_dir)
     if arguments.push_to_hub:
-        place = push_policy(arguments.run_dir, step, arguments.output_dir, arguments.push_to_hub)
-        logger.info("the policy is at %s", place)
+        address = push_policy(arguments.run_dir, step, arguments.output_dir, arguments.push_to_hub)
+        logger.info("the policy is at %s", address)
     return 0
 
 
@@ -129,40 +124,30 @@ def push_policy(run: Path, step: int, model: Path, target: str) -> str:
 
     # As it is written: another user's run could refer to variables of this environment.
     written: Any = OmegaConf.to_container(_config(run), resolve=False)
-    estimator = written.get("algorithm", {}).get("adv_estimator")
-    how = f"Step {step} of a training run" + (
-        f" with the advantages of {hub.code(str(estimator))}" if estimator else ""
-    )
+    how = f"Step {step} of a training run"
+    if estimator := written.get("algorithm", {}).get("adv_estimator"):
+        how += f" with the advantages of {hub.code(str(estimator))}"
     card = hub.policy_card(str(_model(written).get("path")), f"{how}.")
     return hub.push(target, hub.policy_files(model), card, "model")
-
-
-def _model(config: Any) -> Any:
-    """The section of the policy in the configuration of either trainer."""
-    return config.get("actor_rollout_ref", config).get("model", {})
 
 
 def chosen_step(arguments: Arguments) -> int:
     """The step that the flags choose.
 
     Raises:
-        UserError: they choose none, or the run has no such checkpoint.
+        UserError: they choose none.
     """
     run = arguments.run_dir
-    if arguments.step is not None:
-        if arguments.best:
-            raise UserError("--step and --best both choose a checkpoint: give one of them")
-        return arguments.step
-    if not arguments.best:
-        step = checkpoints.last(run)
-        if not step:
-            raise UserError(f"{run} has no whole checkpoint")
-        return step
-    best = run_folder.best_step(run)
-    if best is None:
-        raise UserError(f"no checkpoint of {run} was validated: leave out --best")
-    logger.info("the best validation is that of step %d", best)
-    return best
+    if arguments.step is not None and arguments.best:
+        raise UserError("--step and --best both choose a checkpoint: give one of them")
+    step = arguments.step
+    if step is None:
+        step = run_folder.best_step(run) if arguments.best else checkpoints.last(run)
+    if not step:
+        raise UserError(f"{run} has no whole checkpoint{' that was validated' if arguments.best else ''}")
+    if arguments.best:
+        logger.info("the best validation is that of step %d", step)
+    return step
 
 
 if __name__ == "__main__":

@@ -25,21 +25,11 @@ SHARED_MEMORY = Path("/dev/shm")
 _ADDRESS = "\0cobalt-training"
 """An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
-_CPUS_OF_A_RANK = 3
-"""CPUs that veRL reserves with each GPU, whatever its processes use."""
-
-_FEWEST_CPUS = 16
-"""Fewest CPUs that the Ray of a run counts; it binds nothing to a core."""
-
-_FEWEST_BYTES = 2**30
-"""Least size of Ray's object store."""
-
-_BYTES_OF_A_TOKEN = 40
-"""What a batch has for each token of a sample: three whole numbers of 64 bits, four of 32 bits."""
-
-_RANK_BYTES = 64 * 2**20
-"""Shared memory for the messages of NCCL and of the engine between processes, for each GPU."""
-
+_CPUS_OF_A_RANK = 3  # CPUs that veRL reserves with each GPU, whatever its processes use
+_FEWEST_CPUS = 16  # that the Ray of a run counts; it binds nothing to a core
+_FEWEST_BYTES = 2**30  # of Ray's object store
+_BYTES_OF_A_TOKEN = 40  # of a batch: three whole numbers of 64 bits, four of 32 bits
+_RANK_BYTES = 64 * 2**20  # of shared memory for each GPU: messages of NCCL and of the engine between processes
 
 _GPUS = """
 import torch
@@ -54,11 +44,7 @@ def visible_gpus() -> list[int]:
 
 
 def check_gpus(config: Any) -> None:
-    """Check that this machine has the GPUs that the configuration asks for.
-
-    Raises:
-        UserError: it has fewer.
-    """
+    """Refuse a run that asks for more GPUs than this machine has (UserError)."""
     wanted, seen = gpus_of(config), len(visible_gpus())
     if seen < wanted:
         raise UserError(
@@ -105,17 +91,12 @@ def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: floa
     sharing = max(1, sum(node.get("GPU", 0) > 0 for node in nodes))
     cpus = _CPUS_OF_A_RANK * each + math.ceil(_storage_units(config) / sharing)
     able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= cpus for node in nodes)
-    if able < wanted:
-        raise UserError(
-            f"the run asks for {wanted} nodes with {each} GPUs and {cpus} CPUs each, and the cluster"
-            f" of RAY_ADDRESS has {able}: set trainer.n_gpus_per_node and trainer.nnodes, or start its nodes with"
-            " more (ray start --num-cpus --num-gpus)"
-        )
     total, needed = sum(node.get("CPU", 0) for node in nodes), cpus_needed(config, judge)
-    if total < needed:
+    if able < wanted or total < needed:
         raise UserError(
-            f"the run asks for {needed} CPUs, and the cluster of RAY_ADDRESS has {total:g}: start its nodes with a"
-            " larger ray start --num-cpus, or set transfer_queue.backend.SimpleStorage.num_data_storage_units lower"
+            f"the run asks for {wanted} nodes with {each} GPUs and {cpus} CPUs each and {needed} CPUs in all, and the"
+            f" cluster of RAY_ADDRESS has {able} such nodes and {total:g} CPUs: set trainer.n_gpus_per_node and"
+            " trainer.nnodes, or start its nodes with more (ray start --num-cpus --num-gpus)"
         )
 
 
@@ -135,11 +116,7 @@ def shared_memory_needed(config: Any) -> int:
 
 
 def check_shared_memory(config: Any) -> None:
-    """Check that this machine has the shared memory that a run takes.
-
-    Raises:
-        UserError: too little of it is free.
-    """
+    """Refuse a run that takes more shared memory than this machine has free (UserError)."""
     free, needed = shutil.disk_usage(SHARED_MEMORY).free, shared_memory_needed(config)
     if free < needed:
         raise UserError(
@@ -150,17 +127,11 @@ def check_shared_memory(config: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that a run may have.
+    """Bytes that a run may have; infinite: not known, or the run is for other machines."""
 
-    Attributes:
-        gpu: Of the smallest GPU; infinite: not known.
-        host: Of a node's memory; infinite: the run is for other machines.
-        disk: Free at the output, with what the run has already written there; infinite as `host`.
-    """
-
-    gpu: float
-    host: float
-    disk: float
+    gpu: float  # of the smallest GPU
+    host: float  # of a node's memory
+    disk: float  # free at the output, with what the run has already written there
 
 
 def room(config: Any, output: Path) -> Room:
@@ -184,12 +155,10 @@ def room(config: Any, output: Path) -> Room:
 
 def _host_memory() -> int:
     """Bytes of this machine's memory, or of the container's limit."""
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
     total: int = psutil.virtual_memory().total
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        limit = "max"
-    return total if limit == "max" else min(total, int(limit))
+    return total if text == "max" else min(total, int(text))
 
 
 @contextlib.contextmanager

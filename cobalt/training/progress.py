@@ -10,8 +10,18 @@ from cobalt.report.curves import validation_solved
 
 logger = logging.getLogger(__name__)
 
-_ALL = 0.9999
-"""A share of all responses, as a mean of 0.0 and 1.0 in single precision."""
+_ALL = 0.9999  # a share of all responses, as a mean of 0.0 and 1.0 in single precision
+
+_WORDS = {
+    "reward/score": "mean reward {:.3f}",
+    "reward/acc": "{:.1%} solved",
+    "actor/loss": "loss {:.4f}",  # offline training, where a step has a response to train on
+    "training/response_tokens": "{:.0f} response tokens",
+    "timing_s/step": "{:.1f} s",
+    "validation/accepted_log_prob": "validation: accepted responses {:.4f} nats a token",
+    "validation/other_log_prob": "others {:.4f}",
+}
+"""What is shown of a step's metrics, in this order."""
 
 
 def step_reporter(metrics: Path) -> Callable[[], bool]:
@@ -24,20 +34,17 @@ def step_reporter(metrics: Path) -> Callable[[], bool]:
 
     def report() -> bool:
         nonlocal offset
-        if not metrics.exists() or metrics.stat().st_size == offset:
+        if not metrics.exists():
             return False
-        begin = offset
         with metrics.open("rb") as file:
-            file.seek(begin)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                offset += len(line)
-                record = json.loads(line)
-                logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
-                if record["step"] == 1:
-                    _warn_of_thinking(record["metrics"])
-        return offset > begin
+            file.seek(offset)
+            lines = [line for line in file if line.endswith(b"\n")]
+        offset += sum(map(len, lines))
+        for record in map(json.loads, lines):
+            logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
+            if record["step"] == 1:
+                _warn_of_thinking(record["metrics"])
+        return bool(lines)
 
     return report
 
@@ -55,21 +62,6 @@ def _warn_of_thinking(metrics: dict[str, Any]) -> None:
 
 
 def _words(metrics: dict[str, Any]) -> list[str]:
-    words = []
-    if "reward/score" in metrics:
-        words.append(f"mean reward {metrics['reward/score']:.3f}")
-        words.append(f"{100 * metrics['reward/acc']:.1f} % solved")
-        words.append(f"{metrics['timing_s/step']:.1f} s")
-    if "training/response_tokens" in metrics:  # offline training
-        if "actor/loss" in metrics:  # not in a step without a response to train on
-            words.append(f"loss {metrics['actor/loss']:.4f}")
-        words.append(f"{metrics['training/response_tokens']:.0f} response tokens")
-        words.append(f"{metrics['timing_s/step']:.1f} s")
-    if "validation/accepted_log_prob" in metrics:
-        words.append(f"validation: accepted responses {metrics['validation/accepted_log_prob']:.4f} nats a token")
-    if "validation/other_log_prob" in metrics:
-        words.append(f"others {metrics['validation/other_log_prob']:.4f}")
     solved = validation_solved(metrics)
-    if solved is not None:
-        words.append(f"validation {100 * solved:.1f} % solved")
-    return words
+    words = [text.format(metrics[name]) for name, text in _WORDS.items() if name in metrics]
+    return words if solved is None else [*words, f"validation {solved:.1%} solved"]

@@ -1,10 +1,9 @@
 """Run a training command as a watched child process: its output in the log, its progress shown, a hang noticed.
 
-A run hangs when it has made no progress for the limit. Two things are progress: a line of the metrics file, which ends
-a step, and a phase line with a text that the command has not printed before. `cobalt_verl.progress` prints phase lines:
-`[progress] step 3 of 16, update, mini-batch 1, micro-batch 40 of 64`. They have counts and no times, so a run that
-waits for ever has nothing new to say. All other output counts for nothing: Ray, vLLM and clients that try again print
-while they wait. A phase without counts, such as a checkpoint or the start, must therefore end within the limit.
+A run hangs when it has made no progress for the limit: no new line of the metrics file, and no phase line with a text
+that it has not printed before. `cobalt_verl.progress` prints phase lines, which have counts and no times:
+`[progress] step 3 of 16, update, mini-batch 1, micro-batch 40 of 64`. All other output counts for nothing: Ray, vLLM
+and clients that try again print while they wait.
 """
 
 import contextlib
@@ -38,12 +37,13 @@ _ERROR = re.compile(r"\b(?!ChildFailed)\w*(Error|Exception)\b")  # torchrun adds
 def watch(command: list[str], environment: dict[str, str], output: Path, hang_limit: float) -> int:
     """Run a command with its output in the run's `train.log`, and end it when it hangs.
 
+    New phase lines, and a line for each step in the metrics file, are logged as messages.
+
     Args:
         command: Program and arguments.
         environment: Its whole environment (`cobalt.training.configuration.process_environment`).
-        output: The run's folder. The log is appended to, without colours. New phase lines, and a line for each step in
-            the metrics file, are logged as messages.
-        hang_limit: Seconds without progress after which the command is ended; see the module.
+        output: The run's folder. The log is appended to, without colours.
+        hang_limit: Seconds without progress.
 
     Returns:
         Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error in the log is reported.
