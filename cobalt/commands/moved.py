@@ -74,6 +74,7 @@ MOVED = {
     "cobalt.studies": "studies",
     "cobalt.templates": "cobalt.episode.templates",
     "cobalt.training.divergence": "studies.divergence",
+    "cobalt.training.progress": "cobalt.training.watching",
     "cobalt.trajectory": "cobalt.episode.trajectory",
     "cobalt.trajectory_codec": "cobalt.episode.record",
     "cobalt.watcher": "cobalt.training.ray_watcher",

@@ -10,11 +10,10 @@ Arguments = TrainingSettings
 def main(settings: TrainingSettings) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
-    from cobalt.training.configuration import check_flags, compose
+    from cobalt.training.configuration import compose
     from cobalt.training.launch import dry_run, launch, stops_after_plan
     from cobalt.training.templates import choose_thinking
 
-    check_flags(settings)
     config = compose(settings)
     on_cpu = trains_on_cpu(config)
     check_vllm(on_cpu=on_cpu)

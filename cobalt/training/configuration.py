@@ -186,19 +186,6 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     return config
 
 
-def check_flags(settings: RunSettings) -> None:
-    """Check the flags of a training command that the configuration does not have.
-
-    Raises:
-        UserError: the output is a file or the folder of the data, or the limit is not above 0.
-    """
-    output = settings.output_dir.resolve()
-    if output.is_file() or output == settings.data_dir.resolve():
-        raise UserError(f"--output_dir {output} is a file, or the folder of the data: name another folder")
-    if not settings.hang_limit > 0:
-        raise UserError(f"--hang_limit is {settings.hang_limit:g}: it must be above 0")
-
-
 def number_errors(
     config: Any,
     counts: Mapping[str, Collection[str]],

@@ -23,7 +23,6 @@ from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import run_folder
 from cobalt.training.configuration import (
     RunSettings,
-    check_flags,
     compose_file,
     number_errors,
     path_overrides,
@@ -177,7 +176,6 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    check_flags(arguments)
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     steps, notes = check_data(config)
