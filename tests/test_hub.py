@@ -97,17 +97,6 @@ def test_an_upload_into_a_folder_replaces_the_one_before(tmp_path):
     assert (tmp_path / "there" / "a.jsonl").read_text() == "second"
 
 
-def test_an_uploaded_policy_is_its_folder_without_hidden_files(tmp_path):
-    model = tmp_path / "model"
-    model.mkdir()
-    for name in ("config.json", "model.safetensors", ".cobalt-export", "README.md"):
-        (model / name).write_text(name)
-    place = Path(hub.push(f"{tmp_path}/there", hub.policy_files(model), hub.policy_card("Qwen/Qwen3-8B", "x"), "model"))
-    assert (place / "config.json").read_text() == "config.json"
-    assert not (place / ".cobalt-export").exists()
-    assert "base_model: Qwen/Qwen3-8B" in (place / "README.md").read_text()
-
-
 class StandIn(http.server.BaseHTTPRequestHandler):
     """The three requests of the Hub that a commit of small files takes."""
 

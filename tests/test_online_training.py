@@ -286,7 +286,7 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["algorithm.adv_estimator=verpo"], {}, "cobalt.judge_every_turn=true"),
         (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
         (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "verpo compares at least 2 samples"),
-        (["algorithm.adv_estimator=rloo"], {}, "'rloo' compares rows"),
+        (["algorithm.adv_estimator=rloo"], {}, "algorithm.adv_estimator 'rloo'"),
         (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "judge_every_turn is 'nonsense'"),
         (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
     ],

@@ -441,25 +441,6 @@ def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_pa
             export(path, at, tmp_path / "model")
 
 
-def test_the_card_of_an_upload_has_nothing_of_the_environment_and_no_markup_of_the_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("PRIVATE", "very-secret")
-    run, model = tmp_path / "run", tmp_path / "model"
-    run.mkdir()
-    model.mkdir()
-    (run / "config.yaml").write_text(
-        "actor_rollout_ref: {model: {path: '${oc.env:PRIVATE}`<b>'}}\n"
-        'algorithm: {adv_estimator: "${oc.env:PRIVATE}` **x**\\n# y"}\n'
-    )
-    (model / "config.json").write_text("{}")
-    exporting.push_policy(run, 2, model, str(tmp_path / "hub"))
-    card = (tmp_path / "hub" / "README.md").read_text()
-    assert "very-secret" not in card
-    assert card.count("`") == 4 and "\n# y" not in card
-    (run / "config.yaml").write_text("model: {path: owner/name}\n")
-    exporting.push_policy(run, 2, model, str(tmp_path / "hub"))
-    assert "Trained from `owner/name`" in (tmp_path / "hub" / "README.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("device", "rank", "program"),
     [("cuda", 32, "cobalt_verl.merge"), ("cuda", 0, "verl.model_merger"), ("cpu", 0, "cobalt_verl.merge")],

@@ -243,29 +243,8 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
     return str(commit.repo_url or target)
 
 
-def policy_files(folder: Path) -> dict[str, Path]:
-    """The files of an exported policy, by their path in a repository."""
-    return {
-        str(path.relative_to(folder)): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".") and path.name != "README.md"
-    }
-
-
 _CARD_TAG = "tags:\n- cobalt\n"
 _CARD = f"---\n{_CARD_TAG}- code\n{{metadata}}---\n\n# {{title}}\n\n{{text}}\n"
-
-
-def policy_card(base: str, how: str) -> str:
-    """The README.md of a policy: what it was trained from, and how."""
-    metadata = "library_name: transformers\n" + (f"base_model: {base}\n" if _NAME.fullmatch(base) else "")
-    text = f"Trained from {code(base)}. {how}"
-    return _CARD.format(metadata=metadata, title="A policy trained with Cobalt", text=text)
-
-
-def code(text: str) -> str:
-    """A text as code in a line of markdown, whatever its characters."""
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
 def trajectories_card(file: str, about: str) -> str:

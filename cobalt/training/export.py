@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.problems import hub
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import checkpoints, run_folder
@@ -34,9 +33,6 @@ class Arguments:
     best: bool = False
     """Take the checkpoint with the best validation, in place of the last one: the one that solved most, after offline
     training the one under which the accepted responses are most likely."""
-    push_to_hub: str | None = None
-    """Also upload the folder to this repository of the Hugging Face Hub (owner/name; created as private), or copy it
-    into a folder that begins with / or ./"""
 
 
 logger = logging.getLogger(__name__)
@@ -63,6 +59,8 @@ def export(run: Path, step: int, output: Path) -> None:
         UserError: there is no such checkpoint, it holds more than weights, or `output` exists and no export made it.
         InfrastructureError: veRL's merger failed.
     """
+    from omegaconf import OmegaConf
+
     checkpoint = checkpoints.path_of(run, step) / "actor"
     missing = checkpoints.missing_part(checkpoint.parent)
     if missing is not None:
@@ -71,9 +69,10 @@ def export(run: Path, step: int, output: Path) -> None:
         raise UserError(f"{output} exists and no export made it: name another folder")
     temporary = output.with_name(output.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
+    config: Any = OmegaConf.load(run / "config.yaml")
+    model = config.get("actor_rollout_ref", config).get("model", {})  # of either trainer
     # Small policies keep their precision; large ones are served in bfloat16, and written in it. Adapters are merged.
-    config = _config(run)
-    if trains_on_cpu(config) or _model(config).get("lora_rank"):
+    if trains_on_cpu(config) or model.get("lora_rank"):
         arguments = ["cobalt_verl.merge", str(checkpoint), str(temporary)]
     else:
         arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
@@ -92,43 +91,10 @@ def export(run: Path, step: int, output: Path) -> None:
     temporary.rename(output)
 
 
-def _config(run: Path) -> Any:
-    from omegaconf import OmegaConf
-
-    try:
-        return OmegaConf.load(run / "config.yaml")
-    except OSError:
-        raise UserError(f"{run} has no config.yaml: give the --output_dir of a training run") from None
-
-
-def _model(config: Any) -> Any:
-    """The section of the policy in the configuration of either trainer."""
-    return config.get("actor_rollout_ref", config).get("model", {})
-
-
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    if arguments.push_to_hub:
-        hub.check_target(arguments.push_to_hub)
-    step = chosen_step(arguments)
-    export(arguments.run_dir, step, arguments.output_dir)
-    if arguments.push_to_hub:
-        address = push_policy(arguments.run_dir, step, arguments.output_dir, arguments.push_to_hub)
-        logger.info("the policy is at %s", address)
+    export(arguments.run_dir, chosen_step(arguments), arguments.output_dir)
     return 0
-
-
-def push_policy(run: Path, step: int, model: Path, target: str) -> str:
-    """Upload an exported policy; see `cobalt.problems.hub.push`."""
-    from omegaconf import OmegaConf
-
-    # As it is written: another user's run could refer to variables of this environment.
-    written: Any = OmegaConf.to_container(_config(run), resolve=False)
-    how = f"Step {step} of a training run"
-    if estimator := written.get("algorithm", {}).get("adv_estimator"):
-        how += f" with the advantages of {hub.code(str(estimator))}"
-    card = hub.policy_card(str(_model(written).get("path")), f"{how}.")
-    return hub.push(target, hub.policy_files(model), card, "model")
 
 
 def chosen_step(arguments: Arguments) -> int:

@@ -138,7 +138,7 @@ def launch(settings: TrainingSettings, config: Any) -> int:
 
     Raises:
         UserError: as `run_trainer`, another run has a Ray of its own on this machine, programs cannot be judged, or
-            the machine or the cluster has too few GPUs or too little shared memory.
+            there is too little shared memory.
         InfrastructureError: as `run_trainer`, or Ray died.
     """
     validates = config.trainer.test_freq > 0
@@ -224,8 +224,6 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         prepare_to_join(named_cluster())  # which sets variables of this process
         yield {}
         return
-    if not trains_on_cpu(config):
-        machine.check_gpus(config)
     machine.check_shared_memory(config)
     with (
         machine.alone(),

@@ -43,16 +43,6 @@ def visible_gpus() -> list[int]:
     return [int(size) for size in asked.stdout.split()]
 
 
-def check_gpus(config: Any) -> None:
-    """Refuse a run that asks for more GPUs than this machine has (UserError)."""
-    wanted, seen = gpus_of(config), len(visible_gpus())
-    if seen < wanted:
-        raise UserError(
-            f"the configuration asks for {wanted} GPUs, and torch sees {seen} on this machine: set"
-            " trainer.n_gpus_per_node or CUDA_VISIBLE_DEVICES, or RAY_ADDRESS to a cluster that has them"
-        )
-
-
 def gpus_of(config: Any) -> int:
     """GPUs of a run, all nodes together; logical ones on a CPU."""
     return int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
@@ -135,18 +125,11 @@ class Room:
 
 
 def room(config: Any, output: Path) -> Room:
-    """What this machine has for a run, or the GPUs of `cobalt.gpu_memory_gib` where it does not have those meant.
-
-    Raises:
-        UserError: the setting is not a number above 0.
-    """
-    stated = config.cobalt.gpu_memory_gib
-    if stated is not None and not (isinstance(stated, int | float) and stated > 0):
-        raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
+    """What this machine has for a run, or the GPUs of `cobalt.gpu_memory_gib` where it does not have those meant."""
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
     here = not cluster and (trains_on_cpu(config) or bool(gpus))
-    gpu = float(min(gpus, default=(stated or math.inf) * 2**30))
+    gpu = float(min(gpus, default=(config.cobalt.gpu_memory_gib or math.inf) * 2**30))
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     written = (path for name in ("checkpoints", "model") for path in (output / name).rglob("*") if path.is_file())
     disk = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in written)
