@@ -107,6 +107,8 @@ def check(config: Any) -> Findings:
 
 def _sampling_errors(config: Any) -> Iterator[str]:
     """Prompts and samples with which the gradient would be wrong."""
+    from omegaconf import OmegaConf
+
     rollout, estimator = config.actor_rollout_ref.rollout, str(config.algorithm.adv_estimator)
     if rollout.top_p != 1 or rollout.top_k != -1:
         yield (
@@ -117,6 +119,8 @@ def _sampling_errors(config: Any) -> Iterator[str]:
         yield f"actor_rollout_ref.rollout.n is {rollout.n}: {estimator} compares at least 2 samples of a prompt"
     if config.data.truncation not in ("error", "left"):
         yield f"data.truncation is {config.data.truncation!r}, which cuts off the generation prompt: use error"
+    if not OmegaConf.is_dict(config.data.apply_chat_template_kwargs):
+        yield f"data.apply_chat_template_kwargs is {config.data.apply_chat_template_kwargs!r}: it must be a mapping"
 
 
 def _trainer_errors(config: Any) -> Iterator[str]:
