@@ -196,11 +196,8 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
     if named_cluster() or not trains_on_cpu(config):
         yield {}
         return
-    with contextlib.ExitStack() as stack:
-        # The name of a socket must be short: /tmp, not the user's TMPDIR.
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="cobalt-forks-", dir="/tmp", ignore_cleanup_errors=True)
-        )
+    # The name of a socket must be short: /tmp, not the user's TMPDIR.
+    with tempfile.TemporaryDirectory(prefix="cobalt-forks-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         # vLLM reads its level when it is imported; veRL sets this one for its processes.
         imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
         with environment_variables(**imports), log.open("ab") as output:
@@ -211,10 +208,12 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        stack.callback(server.wait)
-        stack.callback(server.kill)
         client = VERL_ADDITIONS / "cpu" / "fork_client.py"
-        yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
+        try:
+            yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
+        finally:
+            server.kill()
+            server.wait()
 
 
 @contextlib.contextmanager

@@ -28,21 +28,23 @@ def watch(folder: Path) -> None:
         pass
     for number, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 20.0)):
         deadline = time.monotonic() + seconds
+        asked: set[psutil.Process] = set()
         while time.monotonic() < deadline and (processes := _remaining(folder)):  # they may start others meanwhile
-            for process in processes:
+            for process in processes - asked:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(number)
-            psutil.wait_procs(processes, timeout=max(0.0, deadline - time.monotonic()))
+            asked |= processes
+            select.select([], [], [], 0.1)
     deadline = time.monotonic() + 5.0
     while folder.exists() and time.monotonic() < deadline:  # the watched process may still log into it
         shutil.rmtree(folder, ignore_errors=True)
         select.select([], [], [], 0.05)
 
 
-def _remaining(folder: Path) -> list[psutil.Process]:
+def _remaining(folder: Path) -> set[psutil.Process]:
     # The watched process, if it lives, writes into the folder itself, as Ray's driver.
     spared = (os.getpid(), os.getppid())
-    return [process for process in psutil.process_iter() if process.pid not in spared and _belongs(process, folder)]
+    return {process for process in psutil.process_iter() if process.pid not in spared and _belongs(process, folder)}
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
