@@ -48,7 +48,10 @@ MISTAKE = 2
 """Exit code of veRL's driver where the reason that it leaves (`COBALT_FAILURE_FILE`) is a mistake of the user."""
 
 Trainer = Callable[[Path, run_folder.Start], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
-"""Of the run's folder and where it begins: a trainer's module with its arguments, and its environment variables."""
+"""Of the run's folder and where it begins: a trainer's module with its arguments, and its environment variables.
+
+It leaves the configuration in the folder's `config.yaml`.
+"""
 
 
 def stops_after_plan(settings: RunSettings, config: Any, notes: Sequence[str], steps: int | None) -> bool:
@@ -78,7 +81,7 @@ def run_trainer(
 
     Args:
         settings: The flags.
-        config: The checked configuration that was made of them; the trainer may change it before it is saved.
+        config: The checked configuration that was made of them.
         deciding: What a continuation must share with its run.
         trainer: See `Trainer`.
         validates: See `run_folder.prepare`.
@@ -90,8 +93,6 @@ def run_trainer(
         UserError: the folder holds another run, or the trainer was refused something.
         InfrastructureError: the trainer has left a reason, or hung; the last checkpoint is whole.
     """
-    from omegaconf import OmegaConf
-
     output = settings.output_dir.resolve()
     with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
@@ -100,7 +101,6 @@ def run_trainer(
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
         with trainer(output, start) as (program, variables):
-            OmegaConf.save(config, output / "config.yaml")
             command = [sys.executable, "-m", *program]
             code = watch(command, os.environ | dict(variables), output, settings.hang_limit)
         last = checkpoints.last(output)
@@ -179,6 +179,7 @@ def _verl(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[
     config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
     everywhere = node_environment(variables, os.environ)
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
+    OmegaConf.save(config, output / "config.yaml")
     with (
         _shared_memory_swept(),
         worker_python(config, variables, output / "train.log") as python,

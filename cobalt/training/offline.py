@@ -152,6 +152,9 @@ def _groups(config: Any, file: str, tokenizer: Any, settings: OfflineSettings) -
 @contextlib.contextmanager
 def _torchrun(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The trainer: a process for each GPU."""
+    from omegaconf import OmegaConf
+
+    OmegaConf.save(config, output / "config.yaml")
     if not start.step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
         for values in output.glob("start_*.npz"):
             values.unlink()
