@@ -16,7 +16,6 @@ from cobalt.episode import load_prompts
 from cobalt.pocket import __main__ as command
 from cobalt.pocket import build_pocket_world
 from cobalt.pocket.__main__ import Arguments, main
-from cobalt.pocket.base import Base, measure_base
 from cobalt.pocket.cases import passes
 from cobalt.pocket.ceilings import ceilings, repair_chances, repair_rates
 from cobalt.pocket.dataset import draw_problems, to_records
@@ -24,7 +23,7 @@ from cobalt.pocket.demonstrations import draw_demonstrations, first_choice, next
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
 from cobalt.pocket.operations import PRINTERS, STEPS
-from cobalt.pocket.overview import overview
+from cobalt.pocket.overview import Base, measure_base, overview
 from cobalt.pocket.problems import draw_task, split_of
 from cobalt.pocket.training import Recipe
 from cobalt.problems.problem import Problem, load_problems
