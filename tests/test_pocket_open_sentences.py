@@ -78,27 +78,6 @@ def test_without_open_sentences_problems_are_those_of_published_worlds(split, co
     assert hashlib.sha256(lines.encode()).hexdigest() == digest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("split", "count", "digest"),
-    [
-        ("train", 600, "b2e89b0f9fa63d4006ebc5febe6e8d9e595abb2a7390b645b0e0a05c0f939c99"),
-        ("dev", 400, "9265cc5e1aeb9cbaaabc536fe5c14facc02e32ec2fe6c5562d2195ed5a3edeb8"),
-        ("test", 100, "b1b1357ae9acb8aef821776b0720c26450be5d7949af02ed392cc10767f7fc20"),
-    ],
-)
-def test_without_open_sentences_whole_files_are_those_of_published_worlds(split, count, digest):
-    test_without_open_sentences_problems_are_those_of_published_worlds(split, count, digest)
-
-
-@pytest.mark.slow
-def test_without_open_sentences_all_demonstrations_are_those_of_published_worlds():
-    drawn = hashlib.sha256()
-    for item in draw_demonstrations(Recipe().demonstrations, 0, 0.0, open_share=0.0):
-        drawn.update(json.dumps([list(item.messages), item.response]).encode())
-    assert drawn.hexdigest() == "2c19a17bcd8bb2c8d29a28332feb8ce71d45443d102411519f12e893e02a322a"
-
-
 def test_without_open_sentences_no_record_has_readings():
     assert not any("readings" in record for record in to_records("dev", draw_problems("dev", 20, 0)))
 

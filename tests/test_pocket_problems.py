@@ -18,19 +18,13 @@ COUNT = 45
 
 
 @pytest.fixture(scope="module")
-def records():
-    return {split: to_records(split, draw_problems(split, COUNT, seed=0)) for split in SIZES}
-
-
-@pytest.fixture(scope="module")
 def problems():
     return {split: draw_problems(split, COUNT, seed=0) for split in SIZES}
 
 
-def test_the_default_sizes():
-    assert SIZES["train"] >= 600
-    assert SIZES["dev"] == 400
-    assert SIZES["test"] == 100
+@pytest.fixture(scope="module")
+def records(problems):
+    return {split: to_records(split, drawn) for split, drawn in problems.items()}
 
 
 def test_records_are_problems_with_four_public_tests(records):

@@ -18,6 +18,7 @@ from cobalt.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.pocket.open_sentences import OPEN_SHARE
 from cobalt.pocket.problems import Split
 from cobalt.pocket.training import Recipe, train_seed_model
+from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest, recorded_arguments
 
@@ -105,9 +106,9 @@ def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share:
     for split, size in sizes.items():
         problems = draw_problems(split, size, seed, open_share)
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, problems))
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+        replace_text(folder / f"{split}.jsonl", "".join(lines))
         _log.info("%d %s problems", size, split)
         if open_share:
             computed[split] = ceilings(problems).to_json()
     if computed:
-        (folder / "ceilings.json").write_text(json.dumps(computed, indent=2) + "\n", encoding="utf-8")
+        replace_text(folder / "ceilings.json", json.dumps(computed, indent=2) + "\n")
