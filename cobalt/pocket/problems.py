@@ -63,6 +63,11 @@ class Slot:
         """Whether the operation lies between reader and printer, so that a program may leave it out."""
         return self.operation.kind in ("keep", "list", "map")
 
+    @property
+    def mistakes(self) -> tuple[str | None, ...]:
+        """The expressions it may be confused with, and None for a step that may be left out."""
+        return (*self.wrong, None) if self.is_step else self.wrong
+
     def meaning(self, reading: str) -> "Slot":
         """The slot whose right expression is `reading`, one of `readings`."""
         wrong = tuple(other for other in self.readings if other != reading)
@@ -144,7 +149,7 @@ class Task:
         return [
             (*self.solution[:index], change, *self.solution[index + 1 :])
             for index, slot in enumerate(self.slots)
-            for change in (*slot.wrong, *((None,) if slot.is_step else ()))
+            for change in slot.mistakes
         ]
 
 

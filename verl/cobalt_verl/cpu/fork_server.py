@@ -149,8 +149,8 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.setpgid(0, 0)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    for descriptor, stream in enumerate(streams):
+        os.dup2(stream, descriptor)
         os.close(stream)
     _set_environment(request["environment"])
     os.chdir(request["folder"])

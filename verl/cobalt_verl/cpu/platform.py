@@ -31,7 +31,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _resident_bytes(*_: Any) -> int:
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 def _peak_bytes(*_: Any) -> int:
