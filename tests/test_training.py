@@ -618,12 +618,13 @@ from cobalt_verl.agent_loops.single_turn import SingleTurnLoop
 [unseeded, loop, *_] = OmegaConf.load("VERL/config/agent_loops.yaml")
 assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SingleTurnLoop and loop.seeded
 assert unseeded.name == "single_turn" and get_class(unseeded._target_) is SingleTurnLoop and not unseeded.seeded
-from cobalt_verl.agent_loops.sampling import of_sample, sample_seed
+from cobalt_verl.agent_loops.sampling import of_sample
 from vllm import SamplingParams
 whole = of_sample({"temperature": 0.5}, None)
-assert SamplingParams(**whole).seed is None and SamplingParams(**of_sample(whole, (0, 1))).seed == sample_seed(0, 1)
+assert SamplingParams(**whole).seed is None and "seed" not in whole
 assert SamplingParams(**whole).output_kind.name == "FINAL_ONLY" and not SamplingParams(**whole).detokenize
-seeds = {sample_seed(*parts) for parts in [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]}
+samples = [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]
+seeds = {SamplingParams(**of_sample(whole, parts)).seed for parts in samples}
 assert len(seeds) == 5 and all(0 <= seed < 2**31 for seed in seeds)
 from verl.trainer.ppo.v1 import agent_loop_tq
 source = inspect.getsource(agent_loop_tq)
