@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,30 +32,28 @@ PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Fields that sample from the model as it is; without them a server takes those of the model's generation_config."""
 
 _LENGTH = re.compile(r"context.length|context.window|too long|max_model_len|maximum (?:model )?length", re.IGNORECASE)
-_LIMIT = re.compile(r"(?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
 
 
 class _TooLong(Exception):
     """A server refuses a request for its length; the message has its reason."""
 
 
-async def foreign_server(servers: Servers, model: str | None, tokenizer: str | None) -> "ForeignServer":
+async def foreign_server(servers: Servers, model: str | None) -> "ForeignServer":
     """The servers' model and its tokenizer, if it can be loaded.
 
     Args:
         servers: They must all serve the model.
         model: Its name on the servers, or its folder; None: the only model that they serve.
-        tokenizer: Folder or Hub name of its tokenizer; None: `model`, if it is a folder, or what the server names.
 
     Raises:
-        UserError: the servers do not speak OpenAI's API, or do not have the model; or `tokenizer` cannot be loaded.
+        UserError: the servers do not speak OpenAI's API, or do not have the model.
     """
     entries = [_entry(answer, model) for answer in await servers.ask_all("/v1/models")]
     descriptions = [_described(entry) for entry in entries]
     if any(description != descriptions[0] for description in descriptions):
         raise UserError(f"{', '.join(servers.urls)} serve {descriptions}: start all with the same settings")
-    loaded = await asyncio.to_thread(_tokenizer, entries[0], model, tokenizer)
-    return ForeignServer(servers, descriptions[0], loaded)
+    names = [str(name) for name in (model, entries[0].get("root"), entries[0]["id"]) if name]
+    return ForeignServer(servers, descriptions[0], await asyncio.to_thread(_tokenizer, dict.fromkeys(names)))
 
 
 def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,25 +71,22 @@ def _entry(answer: httpx.Response, model: str | None) -> dict[str, Any]:
         return entries[model]
     if len(entries) == 1 and (model is None or Path(model).expanduser().is_dir()):
         return next(iter(entries.values()))
-    named = f"{answer.request.url} has {', '.join(entries) or 'no models'}"
-    raise UserError(f"{named}, and not {model}: give one by --model" if model else f"{named}: choose one by --model")
+    raise UserError(
+        f"{answer.request.url} has {', '.join(entries) or 'no models'}, and --model is {model or 'not set'}: choose one"
+    )
 
 
-def _tokenizer(entry: Mapping[str, Any], model: str | None, tokenizer: str | None) -> Any:
-    """The model's tokenizer; None, with a warning, if it is not at hand."""
-    if tokenizer is not None:
-        return load_tokenizer(tokenizer)
-    names = [str(name) for name in (model, entry.get("root"), entry["id"]) if name]
-    for name in dict.fromkeys(names):
+def _tokenizer(names: Iterable[str]) -> Any:
+    """The model's tokenizer, by the first name that has one; None, with a warning, if it is not at hand."""
+    for name in names:
         if Path(name).is_dir() or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
             try:
                 return load_tokenizer(name)
             except UserError as error:
                 logger.warning("%s", error)
     logger.warning(
-        "the tokenizer of %s is not at hand (--model FOLDER names it): a <think> that its template opens is missing in"
-        " the responses",
-        entry["id"],
+        "the model's tokenizer is not at hand (--model FOLDER names it): a <think> that its template opens is missing"
+        " in the responses"
     )
     return None
 
@@ -114,31 +109,24 @@ class ForeignServer:
 
     async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
         """Draw completions; see `Engine.generate`."""
-        tokens, opened = None, ""
+        body, tokens, opened = self._body(conversation, settings), 0, ""
         if self._tokenizer is not None:
-            loop = asyncio.get_running_loop()
-            ids, opened = await loop.run_in_executor(
+            ids, opened = await asyncio.get_running_loop().run_in_executor(
                 self._renderer, render, self._tokenizer, list(conversation), settings.chat_template_thinking
             )
             tokens = len(ids)
-        body = self._body(conversation, settings)
-        if tokens is not None and self._limit is not None:
-            room = self._limit - tokens
-            if room < 1:
-                reason = f"the conversation has {tokens} tokens, the model takes {self._limit} with the response"
-                return [_too_long(tokens, reason)] * settings.n
-            body["max_tokens"] = min(settings.max_tokens, room)
+            if self._limit is not None:
+                if tokens >= self._limit:
+                    return _too_long(settings, tokens, f"the conversation has {tokens} of {self._limit} tokens")
+                body["max_tokens"] = min(settings.max_tokens, self._limit - tokens)
+        try:
+            return await self._samples(body, settings, opened)
+        except _TooLong:
+            del body["max_tokens"]  # a server then gives what the prompt leaves of the context
         try:
             return await self._samples(body, settings, opened)
         except _TooLong as error:
-            prompt = await self._prompt_tokens(body)
-            if prompt is None:
-                return [_too_long(tokens or 0, str(error))] * settings.n
-            limit = self._limit or _limit_in(str(error))
-            if limit is None or limit - prompt >= body["max_tokens"]:
-                raise UserError(f"the engine refuses a request for its length, lower --max_tokens: {error}") from None
-            body["max_tokens"] = limit - prompt
-        return await self._samples(body, settings, opened)
+            return _too_long(settings, tokens, str(error))
 
     def _body(self, conversation: Sequence[Message], settings: GenerationSettings) -> dict[str, Any]:
         arguments = template_arguments(settings.chat_template_thinking)
@@ -198,14 +186,6 @@ class ForeignServer:
             raise InfrastructureError(f"the engine's answer is not JSON: {answer.text[:200]}") from None
         return completion
 
-    async def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
-        """The tokens of a prompt, by the server's count; None if it refuses the prompt with a single token as well."""
-        try:
-            answer = await self._send({**body, "max_tokens": 1})
-        except _TooLong:
-            return None
-        return int((answer.get("usage") or {}).get("prompt_tokens") or 0)
-
     def _clean(self, text: str) -> str:
         end = getattr(self._tokenizer, "eos_token", None)
         return text.removesuffix(end) if end else text
@@ -226,10 +206,6 @@ def joined(opened: str, thinking: str, content: str, *, finished: bool) -> str:
     return f"{opened or OPEN}{thinking}{closed}{content}"
 
 
-def _too_long(tokens: int, reason: str) -> Completion:
-    return Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
-
-
-def _limit_in(reason: str) -> int | None:
-    match = _LIMIT.search(reason)
-    return int(match[1]) if match else None
+def _too_long(settings: GenerationSettings, tokens: int, reason: str) -> list[Completion]:
+    completion = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
+    return [completion] * settings.n

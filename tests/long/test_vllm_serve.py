@@ -108,7 +108,7 @@ def test_vllm_serve_has_the_texts_of_the_engine_in_the_process(seed_model, tmp_p
         def none_at_hand(name):
             raise UserError(f"no tokenizer of {name}")
 
-        # Without a tokenizer the server's own refusals say what room a prompt leaves.
+        # Without a tokenizer the server gives what room a prompt leaves.
         monkeypatch.setattr(foreign_servers, "load_tokenizer", none_at_hand)
         if not opens:
             assert asyncio.run(foreign(url))[1] == expected
