@@ -30,19 +30,6 @@ class Cause(StrEnum):
     REQUEST = "request"  # this request is refused for another reason
 
 
-# Names that stand in place of a status where an error is inside a response with status 200.
-_NAMED_STATUS = {
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "model_not_found": 404,
-    "invalid_request_error": 400,
-    "context_length_exceeded": 400,
-    "content_filter": 400,
-    "content_policy_violation": 400,
-    "insufficient_quota": 402,
-}
 _UNNAMED_STATUS = 500
 
 # The names without blanks are those of LiteLLM's errors and of providers' codes.
@@ -81,10 +68,9 @@ class ProviderError:
     def inside(cls, error: object) -> Self:
         """The error that stands inside a response with status 200: an object of OpenAI's form, or a text."""
         details = error if isinstance(error, Mapping) else {}
-        names = [str(details.get(name)).lower() for name in ("code", "status", "status_code", "type")]
-        numbers = [int(name) for name in names if re.fullmatch(r"[45]\d\d", name)]
-        status = next(iter(numbers or [_NAMED_STATUS[name] for name in names if name in _NAMED_STATUS]), 0)
-        return cls(status or _UNNAMED_STATUS, str(details.get("message") or error), str(error).lower())
+        names = [str(details.get(name)) for name in ("code", "status", "status_code", "type")]
+        status = next((int(name) for name in names if re.fullmatch(r"[45]\d\d", name)), _UNNAMED_STATUS)
+        return cls(status, str(details.get("message") or error), str(error).lower())
 
     @classmethod
     def raised(cls, error: Exception) -> Self:
@@ -105,7 +91,7 @@ class ProviderError:
         """Why the request failed."""
         if self.status in (400, 403, 422, 451) and _INPUT.search(self.words):
             return Cause.INPUT
-        if self.status in (401, 402, 403) or (self.status in (400, 429) and _ACCOUNT.search(self.words)):
+        if self.status in (401, 402, 403) or _ACCOUNT.search(self.words):
             return Cause.ACCOUNT
         if self.status == 404:
             return Cause.MODEL
