@@ -93,10 +93,7 @@ def _check_on_hub(model: str) -> None:
     try:
         get_hf_file_metadata(hf_hub_url(model, "config.json"), token=os.environ.get("HF_TOKEN"), timeout=_HUB_SECONDS)
     except GatedRepoError:
-        raise UserError(
-            f"the Hub gives {model} only to those who have accepted its conditions: accept them on its page, and run"
-            " `hf auth login` or set HF_TOKEN"
-        ) from None
+        raise UserError(f"accept the conditions of {model} on its page of the Hub, and set HF_TOKEN") from None
     except (RepositoryNotFoundError, HFValidationError):
         raise UserError(f"there is neither a folder {model} nor a model of this name on the Hub: {advice}") from None
     except (HTTPError, OSError) as error:

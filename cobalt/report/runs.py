@@ -50,7 +50,7 @@ class TurnUsage:
     priced: int = 0
 
     def __add__(self, other: "TurnUsage") -> "TurnUsage":
-        return TurnUsage(*map(_plus, astuple(self), astuple(other)))
+        return TurnUsage(*map(_total, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,25 +204,20 @@ def _digest(content: Any) -> str:
 
 def _usage_of(turns: Sequence[Turn]) -> TurnUsage:
     """The usage of one problem at one turn, as far as the file has it."""
-    cut_off = [turn.finish_reason == "length" for turn in turns if turn.finish_reason is not None]
-    costs = [turn.cost for turn in turns if turn.cost is not None]
     return TurnUsage(
         responses=len(turns),
-        prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
-        completion_tokens=_sum(turn.completion_tokens for turn in turns),
-        cut_off=sum(cut_off) if cut_off else None,
-        cost=sum(costs) if costs else None,
-        priced=len(costs),
+        prompt_tokens=_total(turn.prompt_tokens for turn in turns),
+        completion_tokens=_total(turn.completion_tokens for turn in turns),
+        cut_off=_total(turn.finish_reason == "length" for turn in turns if turn.finish_reason is not None),
+        cost=_total(turn.cost for turn in turns),
+        priced=sum(turn.cost is not None for turn in turns),
     )
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def _total(values: Iterable[Any]) -> Any:
+    """The sum of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _plus(total: Any, value: Any) -> Any:
-    return total if value is None else value if total is None else total + value
 
 
 def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:

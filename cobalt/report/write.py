@@ -71,15 +71,9 @@ def write_report(
     differing = check_comparable(runs, allowed)
     for run in runs:
         _check_events(run, events.get(run.name, ()))
-    all_tables = [
-        turns_table(runs),
-        differences_table(runs) if len(runs) > 1 else None,
-        protocols_table(runs, ks),
-        difficulty_table(runs),
-        usage_table(runs),
-        hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}) if events else None,
-    ]
-    tables = [table for table in all_tables if table is not None]
+    tables = _tables(runs, ks)
+    if events:
+        tables.append(hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}))
     quoted = published_tables() if published else []
     arguments = {
         "stage": "report",
@@ -107,6 +101,12 @@ def write_report(
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
+
+
+def _tables(runs: Sequence[Run], ks: Sequence[int]) -> list[Table]:
+    differences = differences_table(runs) if len(runs) > 1 else None
+    tables = [turns_table(runs), differences, protocols_table(runs, ks), difficulty_table(runs), usage_table(runs)]
+    return [table for table in tables if table is not None]
 
 
 def _files(folder: Path, names: Sequence[str]) -> list[Path]:
