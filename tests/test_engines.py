@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from chat_tokenizers import make_tokenizer, save_policy
+from chat_tokenizers import FORMS, make_tokenizer, save_policy
 from provider import answer, failure, serve
 from support import listening
 
@@ -15,6 +15,7 @@ from cobalt.engine.opening import open_vllm_or_url
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
+from cobalt.episode.chat_template import end_of_turn
 from cobalt.serving import engine_app
 from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
@@ -170,6 +171,7 @@ class FakeLLM:
         self.tokenizer, self.model_config = tokenizer, SimpleNamespace(max_model_len=200)
         self.errored, self.reason, self.waiting = False, "stop", asyncio.Semaphore(0)
         self.aborted = asyncio.Semaphore(0)
+        self.asked = []
 
     def get_tokenizer(self):
         return self.tokenizer
@@ -179,6 +181,7 @@ class FakeLLM:
 
         if self.errored:
             raise EngineDeadError
+        self.asked.append((prompt["prompt_token_ids"], parameters))
         if "hang" in self.tokenizer.decode(prompt["prompt_token_ids"]):
             self.waiting.release()
             try:
@@ -193,14 +196,15 @@ class FakeLLM:
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(request, tmp_path, monkeypatch):
     """A model's folder, for which vLLM starts a `FakeLLM`; its list has the last one that was started."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    started = []
+    started, form = [], getattr(request, "param", "llama")
 
     def from_engine_args(arguments):
-        started.append(FakeLLM(make_tokenizer("llama")))
+        assert arguments.enforce_eager  # on a CPU
+        started.append(FakeLLM(make_tokenizer(form)))
         return started[-1]
 
     monkeypatch.setattr(AsyncLLM, "from_engine_args", from_engine_args)
@@ -208,7 +212,7 @@ def model(tmp_path, monkeypatch):
     for name in ("VLLM_WORKER_MULTIPROC_METHOD", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "WARNING")
-    return SimpleNamespace(folder=save_policy(tmp_path, "llama"), started=started)
+    return SimpleNamespace(folder=save_policy(tmp_path, form), started=started)
 
 
 @contextlib.asynccontextmanager
@@ -239,6 +243,18 @@ async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe
             await remote.generate(long, TWO, CALL),
         ]
     assert answers == expected
+
+
+@pytest.mark.parametrize("model", FORMS, indirect=True)
+async def test_a_generation_stops_at_the_token_that_ends_a_turn(model):
+    async with VllmEngine(VllmSettings(model=model.folder)) as engine:
+        await engine.generate(CHAT, TWO, CALL)
+    [llm] = model.started
+    for tokens, parameters in llm.asked:
+        parameters.update_from_generation_config({}, llm.tokenizer.eos_token_id)  # as vLLM does for every request
+        assert end_of_turn(llm.tokenizer, {}) in {parameters.eos_token_id, *parameters.stop_token_ids}
+        bos = llm.tokenizer.bos_token_id
+        assert tokens.count(bos) == (bos is not None)
 
 
 async def test_an_app_that_serves_another_model_or_wants_a_token_is_refused(model):
