@@ -122,7 +122,7 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alon
         (failure(404, "no model m"), UserError, "no model m"),
         (failure(503, "busy"), InfrastructureError, "busy"),
         ((200, {}, "{}"), InfrastructureError, "completion"),
-        ((200, {}, "no"), InfrastructureError, "JSON"),
+        ((200, {}, "no"), InfrastructureError, "completion"),
         (answer(finish_reason="abort"), InfrastructureError, "abort"),
     ],
 )

@@ -154,56 +154,41 @@ class ForeignServer:
                 task.cancel()
 
     async def _sample(self, body: Mapping[str, Any], opened: str) -> Completion:
-        answer = await self._send(body)
+        text = await self._send(body)
         try:
+            answer = json.loads(text)
             [choice] = answer["choices"]
-            usage, message = answer.get("usage") or {}, choice["message"]
+            usage, message, reason = answer.get("usage") or {}, choice["message"], choice["finish_reason"]
             content = message.get("content") or ""
             # Servers of today have one name or the other. Without a parser the thinking is in the content.
-            thinking = message.get("reasoning") or message.get("reasoning_content") or ""
-            reason = choice["finish_reason"]
+            thinking = message.get("reasoning") or message.get("reasoning_content")
             counts = {name: usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")}
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise InfrastructureError(f"the engine's answer is not a chat completion: {str(answer)[:200]}") from None
+            raise InfrastructureError(f"the engine's answer is not a chat completion: {text[:200]}") from None
         if reason == "content_filter":
             return Completion(text="", finish_reason="error", message="the server withheld its answer", **counts)
         if reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a completion early ({reason})")
-        text = joined(opened, thinking, content, finished=reason == "stop")
-        return Completion(text=self._clean(text), finish_reason=reason, cached_tokens=cached, **counts)
+        if thinking:  # which a parser of the server took out, with its tags
+            closed = CLOSE if content or reason == "stop" else ""
+            content = f"{opened or OPEN}{thinking}{closed}{content}"
+        else:
+            content = opened + content
+        return Completion(text=self._clean(content), finish_reason=reason, cached_tokens=cached, **counts)
 
-    async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _send(self, body: Mapping[str, Any]) -> str:
         answer = await self._servers.request("POST", "/v1/chat/completions", content=encode(body), accept=(400,))
-        if answer.status_code == 400:
-            reason = reason_of(answer)
-            if _LENGTH.search(reason):
-                raise _TooLong(reason)
-            raise UserError(f"the engine at {answer.request.url} refuses a request: {reason}")
-        try:
-            completion: dict[str, Any] = json.loads(answer.content)
-        except ValueError:
-            raise InfrastructureError(f"the engine's answer is not JSON: {answer.text[:200]}") from None
-        return completion
+        if answer.status_code != 400:
+            return answer.text
+        reason = reason_of(answer)
+        if _LENGTH.search(reason):
+            raise _TooLong(reason)
+        raise UserError(f"the engine at {answer.request.url} refuses a request: {reason}")
 
     def _clean(self, text: str) -> str:
         end = getattr(self._tokenizer, "eos_token", None)
         return text.removesuffix(end) if end else text
-
-
-def joined(opened: str, thinking: str, content: str, *, finished: bool) -> str:
-    """A response as the model wrote it, from the parts of a chat message.
-
-    Args:
-        opened: What the chat template opens in the prompt, which the model therefore did not write.
-        thinking: The thinking that the server's parser took out, without its tags; "" without a parser.
-        content: The rest.
-        finished: Whether the response was not cut off, so that its thinking has ended.
-    """
-    if not thinking:
-        return opened + content
-    closed = CLOSE if content or finished else ""
-    return f"{opened or OPEN}{thinking}{closed}{content}"
 
 
 def _too_long(settings: GenerationSettings, tokens: int, reason: str) -> list[Completion]:
