@@ -5,7 +5,7 @@ A call is found by its content (model, parameters, conversation, part of the run
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ class CallLog:
     def __init__(self, result: Path) -> None:
         check_result_path(result)
         self.path = calls_path(result)
-        records = iterate_records(self.path, unfinished=True) if self.path.exists() else ()
+        records: Iterable[Mapping[str, Any]] = iterate_records(self.path, unfinished=True) if self.path.exists() else ()
         try:
             self._answers = {str(each["id"]): Completion.model_validate(each.get("completion")) for each in records}
         except ValidationError:
