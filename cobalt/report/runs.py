@@ -20,7 +20,7 @@ from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
 from cobalt.stage.errors import UserError, naming
-from cobalt.stage.manifest import companion_path, made_by
+from cobalt.stage.manifest import companion_path, file_digest, made_by
 
 EVALUATION = "evaluation.jsonl"
 _STAGES = ("evaluation", "single_turn_evaluation", "multi_turn", "single_turn")
@@ -142,14 +142,13 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     """
     window = window or DateWindow()
     evaluation = evaluation_file(path)
-    digest = hashlib.sha256()
     scores: dict[ProblemId, ProblemScore] = {}
     problems: dict[ProblemId, str] = {}
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
     samples: set[int] = set()
     outcomes: dict[ProblemId, Outcomes] = {}
-    for group in read_evaluated(evaluation, digest=digest):
+    for group in read_evaluated(evaluation):
         problem = group.problem
         with naming(f"{evaluation}: record {problem.id!r}"):
             if not window.holds(problem.id, problem.record):
@@ -174,7 +173,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     return Run(
         name=name,
         evaluation=evaluation,
-        digest=digest.hexdigest(),
+        digest=file_digest(evaluation),
         model=model,
         settings=settings,
         problems=problems,

@@ -67,13 +67,12 @@ def write_viewer(
         raise UserError(f"viewer {output}: give a file that ends in .html")
     check_replaceable(output, "viewer", [])
     listed: dict[ProblemId, dict[str, Any]] = {}
-    digests: dict[str, str] = {}
     with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
         first = next(iter(evaluations))
         of_first: dict[ProblemId, str] = {}
         for name, path in evaluations.items():
             events = read_events(hacking[name]) if name in hacking else []
-            digests[name], problems = _add_run(pieces, listed, path, events, with_responses=not programs_only)
+            problems = _add_run(pieces, listed, path, events, with_responses=not programs_only)
             of_first = of_first or problems
             if difference := problem_difference(first, of_first, name, problems):
                 raise UserError(
@@ -85,7 +84,7 @@ def write_viewer(
         output.unlink(missing_ok=True)  # a page is made anew, not resumed
         arguments = {
             "stage": "viewer",
-            "evaluations": digests,
+            "evaluations": {name: file_digest(path) for name, path in evaluations.items()},
             "hacking": {name: file_digest(path) for name, path in hacking.items()},
             "programs_only": programs_only,
         }
@@ -111,20 +110,15 @@ def _add_run(
     all_events: Sequence[HackingEvent],
     *,
     with_responses: bool,
-) -> tuple[str, dict[ProblemId, str]]:
-    """Write the piece of each problem of a run, and add what the page's list has of it.
-
-    Returns:
-        The digest of the run's file, which is read once, and the digests of its problems.
-    """
+) -> dict[ProblemId, str]:
+    """Write the piece of each problem of a run, and add what the page's list has of it; the problems' digests."""
     events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
     for event in all_events:
         events[event.problem].append(event)
     positions = {identifier: position for position, identifier in enumerate(listed)}
     number = 1 if listed else 0
     problems: dict[ProblemId, str] = {}
-    digest = hashlib.sha256()
-    for group in read_evaluated(evaluation, digest=digest):
+    for group in read_evaluated(evaluation):
         identifier = group.problem.id
         problems[identifier] = problem_digest(group.problem)
         with naming(f"{evaluation}: record {identifier!r}"):
@@ -138,7 +132,7 @@ def _add_run(
         pieces.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
     if events:
         raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
-    return digest.hexdigest(), problems
+    return problems
 
 
 def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
