@@ -503,7 +503,6 @@ SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` star
 STARTED_BY_USERS = [
     *sorted([script.name] for script in ROOT.glob("*.py") if script.name not in SERVED),
     *sorted([f"preproc/{script.name}"] for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
-    ["-m", "cobalt.judge"],
 ]
 
 

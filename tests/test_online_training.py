@@ -272,9 +272,9 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
 @pytest.mark.parametrize(
     ("overrides", "choices", "message"),
     [
-        (["cobalt.multi_turn.turns=0"], {}, "turns is 0: it must be a whole number of 1 or more"),
+        (["cobalt.multi_turn.turns=0"], {}, "turns is 0"),
         (["cobalt.multi_turn.turns=two"], {}, "turns is 'two'"),
-        (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean': it must be one of final, best"),
+        (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean'"),
         (["cobalt.multi_turn.stop=soon"], {}, "stop is 'soon'"),
         (["+cobalt.multi_turn.horizon=3"], {}, "horizon"),
         (["cobalt.multi_turn=3"], {}, "must be a mapping"),
@@ -285,9 +285,9 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["+algorithm.verpo.omega=2"], {"estimator": "verpo"}, "omega"),
         (["algorithm.adv_estimator=verpo"], {}, "cobalt.judge_every_turn=true"),
         (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
-        (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "VeRPO compares at least 2 samples"),
-        (["algorithm.adv_estimator=rloo"], {}, "'rloo' compares rows"),
-        (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "it must be true or false"),
+        (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "verpo compares at least 2 samples"),
+        (["algorithm.adv_estimator=rloo"], {}, "algorithm.adv_estimator 'rloo'"),
+        (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "judge_every_turn is 'nonsense'"),
         (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
     ],
 )

@@ -85,8 +85,7 @@ def _use_running_services(arguments: Any) -> None:
     from cobalt.judge.sandbox.cgroups import enter_delegated
     from cobalt.stage.serve_state import use_running_services
 
-    needed = arguments.services() if hasattr(arguments, "services") else "none"
-    if needed == "none":
+    if not hasattr(arguments, "services") or (needed := arguments.services()) == "none":
         return
     enter_delegated()  # before there are processes that would have to move too
     use_running_services(

@@ -111,7 +111,5 @@ def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozense
         raise UserError(f"{path} is not UTF-8 text: give one id a line") from None
     ids = {line.strip() for line in text.split("\n")} - {""}
     if unknown := sorted(ids - {str(problem.id) for problem in problems}):
-        raise UserError(
-            f"{path}: {len(unknown)} of its ids are not in {input_file}, such as {unknown[0]!r}"
-        )
+        raise UserError(f"{path}: {len(unknown)} of its ids are not in {input_file}, such as {unknown[0]!r}")
     return frozenset(ids)

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.environment import cache_folder
@@ -181,14 +181,13 @@ def _folder(target: str) -> Path | None:
     return Path(target).expanduser() if target.startswith(("/", ".", "~")) else None
 
 
-def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model", "dataset"]) -> str:
-    """Upload files in one commit. A repository that does not exist is created, and is private.
+def push(target: str, files: Mapping[str, Path], card: str) -> str:
+    """Upload files to a data set in one commit. A repository that does not exist is created, and is private.
 
     Args:
         target: As for `check_target`.
         files: The files by their path in the repository.
         card: Contents of its README.md.
-        kind: What the repository holds.
 
     Returns the folder or the repository's address.
 
@@ -215,8 +214,8 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
     operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
     api = HfApi()
     try:
-        api.create_repo(target, repo_type=kind, private=True, exist_ok=True)
-        commit = api.create_commit(target, operations, commit_message="Upload by cobalt", repo_type=kind)
+        api.create_repo(target, repo_type="dataset", private=True, exist_ok=True)
+        commit = api.create_commit(target, operations, commit_message="Upload by cobalt", repo_type="dataset")
     except (HTTPError, OSError) as error:
         refused = isinstance(error, HfHubHTTPError) and error.response.status_code in (400, 401, 403, 404, 409)
         message = f"the Hub did not take the upload to {target}: {_first_line(error)}"
@@ -224,35 +223,13 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
     return str(commit.repo_url or target)
 
 
-def policy_files(folder: Path) -> dict[str, Path]:
-    """The files of an exported policy, by their path in a repository."""
-    return {
-        str(path.relative_to(folder)): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".") and path.name != "README.md"
-    }
-
-
 _CARD_TAG = "tags:\n- cobalt\n"
-_CARD = f"---\n{_CARD_TAG}- code\n{{metadata}}---\n\n# {{title}}\n\n{{text}}\n"
-
-
-def policy_card(base: str, how: str) -> str:
-    """The README.md of a policy: what it was trained from, and how."""
-    metadata = "library_name: transformers\n" + (f"base_model: {base}\n" if _NAME.fullmatch(base) else "")
-    text = f"Trained from {code(base)}. {how}"
-    return _CARD.format(metadata=metadata, title="A policy trained with Cobalt", text=text)
-
-
-def code(text: str) -> str:
-    """A text as code in a line of markdown, whatever its characters."""
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
 def trajectories_card(file: str, about: str) -> str:
     """The README.md of trajectories, by which `datasets` finds their file."""
-    metadata = f"configs:\n- config_name: default\n  data_files: {json.dumps(file)}\n"
-    return _CARD.format(metadata=metadata, title="Trajectories of multi-turn code generation", text=about)
+    metadata = f"{_CARD_TAG}- code\nconfigs:\n- config_name: default\n  data_files: {json.dumps(file)}\n"
+    return f"---\n{metadata}---\n\n# Trajectories of multi-turn code generation\n\n{about}\n"
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import re
+import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,6 +30,8 @@ _OF_ONE_NODE = frozenset({"VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
 SHORT_WAIT = "3000"
 """`GOMP_SPINCOUNT` when torch is loaded: an idle thread looks for work for microseconds before it sleeps. With gomp's
 default, a millisecond or more, it would take the core from what else runs."""
+
+KEPT_LOGS = 5
 
 # A `key` is a word of its own: NCCL_IB_PKEY is not a secret.
 _SECRET_NAME = re.compile(
@@ -87,3 +91,17 @@ def _set(values: Mapping[str, str | None]) -> None:
 def cache_folder(name: str) -> Path:
     """`$XDG_CACHE_HOME/cobalt/NAME`, by default `~/.cache/cobalt/NAME`; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / name
+
+
+def new_log_folder() -> Path:
+    """A new folder for logs, which other users cannot enter; of older ones the last `KEPT_LOGS` stay.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    logs = cache_folder("logs")
+    folder = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-KEPT_LOGS]:
+        shutil.rmtree(older, ignore_errors=True)
+    return folder

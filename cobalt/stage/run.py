@@ -306,16 +306,16 @@ class Each(RecordFile):
                 await work_on_all(chain(first, pending), work_and_keep, concurrency)
             finally:
                 _write_failures(errors_path(self.path), failures)
-        self._end(order, len(failures))
+        self._end(order, len(failures), total or len(order))
         return len(failures)
 
-    def _end(self, order: Sequence[RecordId], failed: int) -> None:
+    def _end(self, order: Sequence[RecordId], failed: int, total: int) -> None:
         if unknown := self.done - set(order):
             example = min(unknown, key=str)
             raise UserError(f"{self.path} holds id {example!r}, which is not in the input: name another output file")
         if failed:
-            words = "%d problems failed (%s); run the same command again to retry them"
-            logger.error(words, failed, errors_path(self.path))
+            words = "%d of %d problems failed (%s); run the same command again to retry them"
+            logger.error(words, failed, total, errors_path(self.path))
         else:
             sort_records(self.path, order)
 
