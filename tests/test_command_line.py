@@ -501,14 +501,14 @@ def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sen
 
 SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
 STARTED_BY_USERS = [
-    *sorted([script.name] for script in ROOT.glob("*.py") if script.name not in SERVED),
-    *sorted([f"preproc/{script.name}"] for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
+    *sorted(script.name for script in ROOT.glob("*.py") if script.name not in SERVED),
+    *sorted(f"preproc/{script.name}" for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
 ]
 
 
-@pytest.mark.parametrize("words", STARTED_BY_USERS, ids=" ".join)
-def test_without_the_environment_every_command_names_the_first_step_in_one_sentence(words):
-    command = [sys.executable, "-S", *words, "--no_such_flag"]  # -S: without installed packages
+@pytest.mark.parametrize("script", STARTED_BY_USERS)
+def test_without_the_environment_every_script_names_the_first_step_in_one_sentence(script):
+    command = [sys.executable, "-S", script, "--no_such_flag"]  # -S: without installed packages
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 2, finished.stderr
     assert len(finished.stderr.splitlines()) == 1 and "scripts/setup.sh" in finished.stderr
