@@ -15,7 +15,6 @@ MOVED = {
     "cobalt.contexts.perturbation": "cobalt.hacking.perturbation",
     "cobalt.conversation": "cobalt.episode",
     "cobalt.conversation.extraction": "cobalt.episode.program",
-    "cobalt.datasets.evalplus_check": "cobalt.judge.inside.evalplus_check",
     "cobalt.datasets.judged_readings": "cobalt.datasets.readings",
     "cobalt.datasets.literals": "cobalt.datasets.readings",
     "cobalt.datasets.numpy_stand_in": "cobalt.judge.inside.numpy_stand_in",
