@@ -220,7 +220,7 @@ def test_a_malformed_usage_field_is_named(tmp_path):
         read_run("a", folder)
 
 
-def test_a_report_opens_the_file_of_a_run_once(tmp_path, monkeypatch):
+def test_a_report_reads_the_file_of_a_run_once_and_its_digest(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "early", EARLY)
     opened = []
     whole = Path.open
@@ -231,7 +231,7 @@ def test_a_report_opens_the_file_of_a_run_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "open", counted)
     write_report({"early": folder}, tmp_path / "report")
-    assert opened.count("evaluation.jsonl") == 1
+    assert opened.count("evaluation.jsonl") == 2
 
 
 def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
