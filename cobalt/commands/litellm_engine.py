@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from cobalt.engine import Call, GenerationSettings
-from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.litellm_engine import open_engine
 
 
 @dataclass(frozen=True)

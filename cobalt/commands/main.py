@@ -65,7 +65,7 @@ def _module(command: Command, words: Sequence[str]) -> str:
     if kind is None and (_value(words, "model_name") is not None or _value(words, "api_base") is not None):
         kind = "litellm"
     elif kind is None and model is not None:
-        from cobalt.engine.kinds import kind_of
+        from cobalt.engine.opening import kind_of
 
         kind = kind_of(model)
     return command.api_module if kind == "litellm" else command.module

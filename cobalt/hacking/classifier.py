@@ -16,8 +16,8 @@ import jinja2
 import pydantic.dataclasses
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
-from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.litellm_engine import open_engine
 from cobalt.episode import Message
 from cobalt.episode.templates import templates
 from cobalt.hacking.categories import (
