@@ -17,7 +17,7 @@ The sides have the same model, rows, order of prompts, batch, lengths, number of
 What this project adds to a step is its difference to the third side, which judges programs, too. The difference to the
 second side counts all judging as added, and the fourth side says how much of that is the judge. Bare veRL keeps its own
 agent loop and its processes for rewards; what this project saves there (whole responses as tokens, rewards without a
-process in between, rows in batches) is in these differences. What the engine for CPUs saves is the difference of the
+process in between) is in these differences. What the engine for CPUs saves is the difference of the
 first two. On a CPU all sides need this project's platform for veRL (`cobalt_verl.cpu`), without which veRL does not run
 there, and run vLLM in one process (`cobalt.engine.vllm_executor`).
 

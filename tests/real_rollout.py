@@ -4,7 +4,7 @@
 
 ROWS is a folder with train.parquet (rows of episodes). RESULT is a JSON list with a trajectory for each of the first
 rows and each rule for the history: the conversation of each turn, what the server was asked and what it answered, and
-the rows to train on with their positions. Starts a private Ray as a training run does, and leaves nothing of it behind.
+the rows to train on. Starts a private Ray as a training run does, and leaves nothing of it behind.
 """
 
 import asyncio
@@ -58,7 +58,6 @@ def generate(model: str, rows: str, result: str) -> None:
     from verl.workers.rollout.llm_server import LLMServerManager
 
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
-    from cobalt_verl.agent_loops.worker import rows_of
 
     config = configuration(model, rows)
     variables = process_environment(Path(result).parent, on_cpu=True)
@@ -93,13 +92,8 @@ def generate(model: str, rows: str, result: str) -> None:
         outputs = await loop.run(sampling, index=row["extra_info"]["index"], **fields)
         for turn, conversation in zip(turns, loop.conversations, strict=True):
             turn["conversation"] = conversation
-        taken = [output.model_dump(include=TAKEN) for output in outputs]  # before veRL gives all rows the reward
-        return {
-            "enable_thinking": enable_thinking,
-            "turns": turns,
-            "positions": [made.fields["position_ids"].tolist() for made in rows_of(outputs, fields | {"uid": "u"})],
-            "rows": taken,
-        }
+        rows = [output.model_dump(include=TAKEN) for output in outputs]
+        return {"enable_thinking": enable_thinking, "turns": turns, "rows": rows}
 
     async def episodes():
         chosen = parquet.read_table(Path(rows) / "train.parquet").to_pylist()[:PROBLEMS]

@@ -1,9 +1,14 @@
-"""Apps under uvicorn in the event loop of a test, and a stand-in app whose answers a test chooses; no tests."""
+"""Apps under uvicorn in the event loop of a test, a stand-in app, and vLLM's own server; no tests."""
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
 
+import httpx
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -57,3 +62,38 @@ class Scripted:
         status = self.statuses.pop(0) if self.statuses else 200
         body = {"ok": True} if status == 200 else {"error": self.error}
         await JSONResponse(body, status)(scope, receive, send)
+
+
+@contextlib.contextmanager
+def vllm_server(model, *options):
+    """A model on loopback, as `vllm serve` serves it on a CPU; yields its URL.
+
+    The program `vllm` itself does not start where vLLM's CPU build is installed, because it asks for the version of a
+    package `vllm`.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--dtype", "float32", "--block-size", "32", "--enforce-eager"]
+    # One process less than vLLM's own choice on a CPU, and it ends with the server however that ends.
+    command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
+    command += ["--no-enable-chunked-prefill", *options]
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    # A session of its own, so that all of its processes can be stopped.
+    server = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
+    try:
+        while True:
+            assert server.poll() is None, "vllm serve ended; its messages are above"
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5).status_code == 200:
+                    break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

@@ -15,7 +15,7 @@ import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
 from support import square_problem, write_lines
 
-from cobalt.engine import Completion, GenerationSettings
+from cobalt.engine import Completion
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
 from cobalt.episode.chat_template import (
     end_of_turn,
@@ -277,53 +277,6 @@ async def test_a_response_that_is_trained_on_ends_with_that_token_once(model, tm
     for one in offline_rows(model, tmp_path, "default", CHAT[:2], shown, marked):
         assert one.response.tolist() == [*ids, end]
     assert PromptTokenCounter(model.name).count_responses([written]) == [len(ids) + 1]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_collection_stops_at_that_token(form, tmp_path, monkeypatch):
-    import asyncio
-
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    from cobalt.engine.vllm_engine import VllmEngine
-    from cobalt.engine.vllm_settings import VllmSettings
-
-    tokenizer, given = make_tokenizer(form), []
-
-    class Recorder:
-        model_config = SimpleNamespace(max_model_len=5000)
-        errored = False
-
-        def get_tokenizer(self):
-            return tokenizer
-
-        async def generate(self, prompt, parameters, request):
-            given.append((prompt["prompt_token_ids"], parameters))
-            output = SimpleNamespace(index=0, text="x", finish_reason="stop", token_ids=[1])
-            yield SimpleNamespace(outputs=[output], num_cached_tokens=0)
-
-        def shutdown(self):
-            pass
-
-    def engine_of(arguments):
-        assert arguments.enforce_eager  # on a CPU
-        return Recorder()
-
-    monkeypatch.setattr(AsyncLLM, "from_engine_args", engine_of)
-    for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS", "VLLM_LOGGING_LEVEL"):
-        monkeypatch.setenv(name, "1" if name != "VLLM_LOGGING_LEVEL" else "WARNING")
-    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
-
-    async def complete():
-        async with VllmEngine(VllmSettings(model=save_policy(tmp_path, form))) as engine:
-            return await engine.generate(CHAT[:2], GenerationSettings(n=1, seed=0))
-
-    [completion] = asyncio.run(complete())
-    [(tokens, parameters)] = given
-    parameters.update_from_generation_config({}, tokenizer.eos_token_id)  # as vLLM does for every request
-    assert end_of_turn(tokenizer, {}) in {parameters.eos_token_id, *parameters.stop_token_ids}
-    assert completion.text == ("<think>\nx" if form == "llama" else "x")
-    assert tokens.count(tokenizer.bos_token_id) == (form == "llama")
 
 
 # --- responses

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from chat_tokenizers import make_tokenizer, save_policy
+from chat_tokenizers import FORMS, make_tokenizer, save_policy
 from provider import answer, failure, serve
 from support import listening
 
@@ -15,6 +15,7 @@ from cobalt.engine.opening import open_vllm_or_url
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
+from cobalt.episode.chat_template import end_of_turn
 from cobalt.serving import engine_app
 from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
@@ -93,10 +94,10 @@ async def test_the_room_that_a_prompt_leaves_is_asked_for_and_a_prompt_without_r
 
 
 def limited(room):
-    """Answers as vLLM does where a prompt of 10 tokens leaves `room` of them."""
+    """Answers as vLLM does where a prompt leaves `room` tokens."""
 
     def item(request):
-        asked = request["body"]["max_tokens"]
+        asked = request["body"].get("max_tokens", 1)
         if asked > room:
             return failure(400, f"maximum context length is {10 + room} tokens. However, you requested {asked}")
         return answer(usage=(10, 1))
@@ -104,18 +105,13 @@ def limited(room):
     return item
 
 
-@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("room", [20, 0])
-async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_one_token_is_refused_as_well(room, known):
-    models = [{"id": "m", "max_model_len": 10 + room} if known else {"id": "m"}]
-    async with foreign(limited(room), models=models) as (engine, provider):
+async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(room):
+    async with foreign(limited(room)) as (engine, provider):
         made = await engine.generate(CHAT, TWO, CALL)
-    reasons = [completion.finish_reason for completion in made]
-    assert reasons == (["stop"] * 2 if room else ["prompt_too_long"] * 2)
-    if room:
-        assert [request["body"]["max_tokens"] for request in provider.requests][-2:] == [20, 20]
-    else:
-        assert "context length" in made[0].message
+    assert [completion.finish_reason for completion in made] == ["stop" if room else "prompt_too_long"] * 2
+    assert ["max_tokens" in request["body"] for request in provider.requests][-2:] == [False, False]
+    assert room or "context length" in made[0].message
 
 
 @pytest.mark.parametrize(
@@ -126,7 +122,7 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_one_token_is_re
         (failure(404, "no model m"), UserError, "no model m"),
         (failure(503, "busy"), InfrastructureError, "busy"),
         ((200, {}, "{}"), InfrastructureError, "completion"),
-        ((200, {}, "no"), InfrastructureError, "JSON"),
+        ((200, {}, "no"), InfrastructureError, "completion"),
         (answer(finish_reason="abort"), InfrastructureError, "abort"),
     ],
 )
@@ -175,6 +171,7 @@ class FakeLLM:
         self.tokenizer, self.model_config = tokenizer, SimpleNamespace(max_model_len=200)
         self.errored, self.reason, self.waiting = False, "stop", asyncio.Semaphore(0)
         self.aborted = asyncio.Semaphore(0)
+        self.asked = []
 
     def get_tokenizer(self):
         return self.tokenizer
@@ -184,6 +181,7 @@ class FakeLLM:
 
         if self.errored:
             raise EngineDeadError
+        self.asked.append((prompt["prompt_token_ids"], parameters))
         if "hang" in self.tokenizer.decode(prompt["prompt_token_ids"]):
             self.waiting.release()
             try:
@@ -198,14 +196,15 @@ class FakeLLM:
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(request, tmp_path, monkeypatch):
     """A model's folder, for which vLLM starts a `FakeLLM`; its list has the last one that was started."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    started = []
+    started, form = [], getattr(request, "param", "llama")
 
     def from_engine_args(arguments):
-        started.append(FakeLLM(make_tokenizer("llama")))
+        assert arguments.enforce_eager  # on a CPU
+        started.append(FakeLLM(make_tokenizer(form)))
         return started[-1]
 
     monkeypatch.setattr(AsyncLLM, "from_engine_args", from_engine_args)
@@ -213,7 +212,7 @@ def model(tmp_path, monkeypatch):
     for name in ("VLLM_WORKER_MULTIPROC_METHOD", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "WARNING")
-    return SimpleNamespace(folder=save_policy(tmp_path, "llama"), started=started)
+    return SimpleNamespace(folder=save_policy(tmp_path, form), started=started)
 
 
 @contextlib.asynccontextmanager
@@ -244,6 +243,18 @@ async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe
             await remote.generate(long, TWO, CALL),
         ]
     assert answers == expected
+
+
+@pytest.mark.parametrize("model", FORMS, indirect=True)
+async def test_a_generation_stops_at_the_token_that_ends_a_turn(model):
+    async with VllmEngine(VllmSettings(model=model.folder)) as engine:
+        await engine.generate(CHAT, TWO, CALL)
+    [llm] = model.started
+    for tokens, parameters in llm.asked:
+        parameters.update_from_generation_config({}, llm.tokenizer.eos_token_id)  # as vLLM does for every request
+        assert end_of_turn(llm.tokenizer, {}) in {parameters.eos_token_id, *parameters.stop_token_ids}
+        bos = llm.tokenizer.bos_token_id
+        assert tokens.count(bos) == (bos is not None)
 
 
 async def test_an_app_that_serves_another_model_or_wants_a_token_is_refused(model):

@@ -129,14 +129,6 @@ def test_no_two_forks_draw_the_same_id_from_ray(folder, tmp_path):
     assert ids[0] != ids[1]
 
 
-def test_a_client_of_another_job_becomes_python(server, folder, script, tmp_path):
-    """What the server imported has read the first job's environment."""
-    first = ask(folder, script, cwd=tmp_path, RAY_JOB_ID="01")[0]
-    other = ask(folder, script, cwd=tmp_path, RAY_JOB_ID="02")[0]
-    again = ask(folder, script, cwd=tmp_path, RAY_JOB_ID="01")[0]
-    assert [said["imported"] for said in (first, other, again)] == [True, False, True]
-
-
 def test_a_request_that_breaks_off_does_not_end_the_server(server, folder, script, tmp_path):
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(folder / SOCKET))

@@ -1,26 +1,25 @@
 """Proprietary models: limits, retries, costs and secrets, over real HTTP against a provider that misbehaves."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
 
-import httpx
 import pytest
 from provider import answer, failure, serve
+from serving import vllm_server
 from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
+from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.credentials import Credentials, read_credentials
-from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.records import read_records
@@ -36,7 +35,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 def engine(provider, log=None, **settings):
     defaults = {"model_name": MODEL, "api_base": provider.url, "request_timeout": 5, "attempts": 3}
     credentials = Credentials({"OPENAI_API_KEY": SECRET}, {})
-    return LiteLLMEngine(LiteLLMSettings(**defaults | settings, longest_backoff=0.05), credentials, log)
+    return LiteLLMEngine(ApiFlags(**defaults | settings), credentials, log, longest_backoff=0.05)
 
 
 async def until_asked(provider, count):
@@ -75,7 +74,7 @@ async def test_the_thinking_switch_is_sent_to_an_own_server_only_when_it_is_set(
 
 
 def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_says_so(caplog):
-    named = LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
+    named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
     assert "extra_body" not in named.parameters(SAMPLING.model_copy(update={"chat_template_thinking": "off"}))
     assert "chat_template_kwargs" in caplog.text
 
@@ -186,11 +185,10 @@ async def test_a_pause_of_hours_ends_the_run_instead():
     [
         ({"Retry-After": "7"}, 7),
         ({"retry-after": "0.5"}, 0.5),
-        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
-        ({"Retry-After": "soon"}, None),
-        ({"Retry-After": "-3"}, None),
-        ({}, None),
+        ({"Retry-After": "soon"}, 0),
+        ({"Retry-After": "-3"}, 0),
+        ({}, 0),
     ],
 )
 def test_retry_after_is_read_in_every_form(headers, seconds):
@@ -221,14 +219,9 @@ def no_choices():
         (answer(None, refusal="I will not"), "stop", "the model refused: I will not"),
         (answer("half", "content_filter"), "error", "content filter"),
         (no_choices(), "error", "the provider sent no choice"),
-        (failure(400, "flagged", code="invalid_prompt"), "error", "flagged"),
-        (
-            failure(400, "maximum context length is 10", code="context_length_exceeded"),
-            "prompt_too_long",
-            "length is 10",
-        ),
+        (failure(400, "Invalid prompt: your prompt was flagged", code="invalid_prompt"), "error", "flagged"),
     ],
-    ids=["reasoned-away", "empty", "refused", "filtered", "no-choice", "policy", "too-long"],
+    ids=["reasoned-away", "empty", "refused", "filtered", "no-choice", "policy"],
 )
 async def test_an_answer_without_a_program_is_a_record_and_not_a_crash(given, reason, message):
     with serve(given) as provider:
@@ -245,7 +238,7 @@ async def test_an_answer_without_a_program_is_a_record_and_not_a_crash(given, re
         (failure(401, f"Incorrect API key provided: {SECRET}"), "refused the key in OPENAI_API_KEY"),
         (failure(403, "not your model"), "refused the key in OPENAI_API_KEY"),
         (failure(404, "no such model"), f"has no model '{MODEL}'"),
-        (failure(429, "pay", code="insufficient_quota"), "the account of OPENAI_API_KEY has no quota left"),
+        (failure(429, "pay", code="insufficient_quota"), "refused the key in OPENAI_API_KEY"),
     ],
 )
 async def test_an_error_that_the_user_must_fix_ends_the_run_at_once_and_shows_no_secret(given, message):
@@ -344,26 +337,14 @@ async def test_content_in_parts_is_its_text_and_is_paid_for_once(tmp_path, monke
 def elsewhere(monkeypatch, model, provider, log=None, **settings):
     """An engine of a provider that LiteLLM reaches by code of its own."""
     name = model.partition("/")[0].upper()
-    monkeypatch.setenv(f"{name}_API_BASE", provider.url.removesuffix("/v1") if name == "OLLAMA_CHAT" else provider.url)
-    monkeypatch.setenv("OLLAMA_API_BASE", provider.url.removesuffix("/v1"))
+    monkeypatch.setenv(f"{name}_API_BASE", provider.url)
     asked = {"model_name": model, "request_timeout": 5, "attempts": 3, "reasoning_effort": "default"} | settings
-    flags = LiteLLMSettings(**asked, longest_backoff=0.05)
-    return LiteLLMEngine(flags, Credentials({f"{name}_API_KEY": SECRET}, {}), log)
+    return LiteLLMEngine(ApiFlags(**asked), Credentials({f"{name}_API_KEY": SECRET}, {}), log, longest_backoff=0.05)
 
 
-def test_parts_leave_no_warning_of_another_library():
-    with serve(answer([text("Yes")])) as provider:
-        finished = run("litellm_engine.py", "--api_base", provider.url, OPENAI_API_KEY=SECRET)
-    assert finished.returncode == 0, finished.stderr
-    assert "'Yes'" in finished.stdout
-    assert "ydantic" not in finished.stderr
-    assert "Warning" not in finished.stderr
-
-
-@pytest.mark.parametrize("content", [None, [{"type": "text", "text": "four"}]])
-async def test_a_malformed_answer_is_told_without_a_traceback(content):
-    message = {"role": "assistant", "content": content, "tool_calls": 7}
-    broken = 200, {}, json.dumps({"choices": [{"message": message}]})
+@pytest.mark.parametrize("choices", [7, [7], [{"message": 7}], [{"message": {"role": "assistant", "content": 7}}]])
+async def test_a_malformed_answer_is_told_without_a_traceback(choices):
+    broken = 200, {}, json.dumps({"choices": choices})
     with serve(broken) as provider, pytest.raises(InfrastructureError) as caught:
         await ask(engine(provider))
     assert "Traceback" not in str(caught.value)
@@ -375,16 +356,9 @@ THOUGHT = "<think>\nhm\n</think>\n\n```python\nprint('</think>')\n```\n"
 @pytest.mark.parametrize(
     "said", [THOUGHT, THOUGHT.replace("think>\n", "thinking>\n"), "<think></think>four", "hm</think>4"]
 )
-@pytest.mark.parametrize("model", ["", "openrouter/a/b", "deepseek/d", "ollama_chat/q"])
+@pytest.mark.parametrize("model", ["", "openrouter/a/b", "deepseek/d"])
 async def test_thinking_inside_the_text_stays_in_the_response_as_generated(monkeypatch, model, said):
-    given = answer(said)
-    if model.startswith("ollama"):
-        given = (
-            200,
-            {},
-            json.dumps({"message": {"role": "assistant", "content": said}, "done": True, "done_reason": "stop"}),
-        )
-    with serve(given) as provider:
+    with serve(answer(said)) as provider:
         [completion] = await ask(elsewhere(monkeypatch, model, provider) if model else engine(provider))
     assert completion.text == said
 
@@ -397,107 +371,54 @@ async def test_reasoning_apart_from_the_answer_is_discarded():
 
 TOO_MANY = [
     "max_tokens is too large: 8192. This model supports at most 4096 completion tokens, whereas you provided 8192.",
-    "'max_tokens' or 'max_completion_tokens' is too large: 8192. This model's maximum context length is 4096 tokens and"
-    " your request has 12 input tokens (8192 > 4096 - 12).",
-    "This model's maximum context length is 4096 tokens. However, you requested 8204 tokens (12 in the messages, 8192"
-    " in the completion). Please reduce the length of the messages or completion.",
-    "This model's maximum context length is 4,096 tokens. However, you requested 8192 output tokens and your prompt"
-    " contains 12 input tokens, for a total of 8204 tokens. Please reduce the length of the input prompt or the number"
-    " of requested output tokens.",
-    "max_tokens=8192 cannot be greater than max_model_len=max_total_tokens=4096. Please request fewer output tokens.",
     "max_tokens: 8192 > 4096, which is the maximum allowed number of output tokens for the model",
-    "input length and `max_tokens` exceed context limit: 1000 + 8192 > 4000, decrease input length or `max_tokens`",
-    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 12 `inputs` tokens and 8192"
-    " `max_new_tokens`",
-    "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 8204"
-    " tokens: 12 tokens from the input messages and 8192 tokens for the completion.",
-    "`max_tokens` must be less than or equal to `4096`, the maximum value for `max_tokens` is less than the"
-    " `context_window` for this model",
     "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
     "The maximum tokens you requested exceeds the model limit of 4096. Try again with a lower value.",
 ]
 TOO_LONG = [
     "This model's maximum context length is 10000 tokens. However, your messages resulted in 12000 tokens.",
-    "This model's maximum context length is 10000 tokens. However, you requested 20192 tokens (12000 in the messages,"
-    " 8192 in the completion). Please reduce the length of the messages or completion.",
     "This model's maximum context length is 10000 tokens. However, you requested 8192 output tokens and your prompt"
     " contains at least 10001 input tokens, for a total of at least 18193 tokens.",
-    "This model's maximum context length is 10000 tokens. However, your request has 12000 input tokens. Please reduce"
-    " the length of the input messages.",
     "The decoder prompt (length 12000) is longer than the maximum model length of 10000.",
     "The engine prompt length 12000 exceeds the max_model_len 10000. Please reduce prompt.",
+    "max_tokens=8192 cannot be greater than max_model_len=max_total_tokens=4096. Please request fewer output tokens.",
     "prompt is too long: 208310 tokens > 200000 maximum",
     "input length and `max_tokens` exceed context limit: 12000 + 8192 > 10000, decrease input length or `max_tokens`",
     "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 10000. Given: 12000 `inputs` tokens and 8192"
     " `max_new_tokens`",
     "`inputs` must have less than 10000 tokens. Given: 12000",
     "request (12000 tokens) exceeds the available context size (10000 tokens), try increasing it",
-    "the request exceeds the available context size, try increasing it",
-    "The input (12000 tokens) is longer than the model's context length (10000 tokens).",
     "Prompt contains 12000 tokens and 0 draft tokens, too large for model with 10000 maximum context length",
     "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
     "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
     "Input is too long for requested model.",
-    "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens.",
 ]
 LONG = SAMPLING.model_copy(update={"max_tokens": 8192})
 
 
 @pytest.mark.parametrize("said", TOO_MANY)
-async def test_more_tokens_than_the_model_takes_are_the_users_mistake(said):
+async def test_more_tokens_than_the_model_gives_are_the_users_mistake(said):
     with serve(failure(400, said)) as provider, pytest.raises(RequestRefused) as caught:
         await ask(engine(provider), LONG)
     assert isinstance(caught.value, UserError)
-    assert "--max_tokens 8192" in str(caught.value)
+    assert "--max_tokens" in str(caught.value)
     assert len(provider.requests) == 1
 
 
 @pytest.mark.parametrize("said", TOO_LONG)
-async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(said):
-    with serve(failure(400, said)) as provider:
-        [completion] = await ask(engine(provider), LONG)
-    assert completion.finish_reason == "prompt_too_long"
-    assert len(provider.requests) == 1
-
-
-SUM = "This model's maximum context length is 10000 tokens. However, you requested {} tokens ({} in the messages, {} in"
-SUM += " the completion)."
-BOUND = "This model's maximum context length is 10000 tokens. However, you requested {} output tokens and your prompt"
-BOUND += " contains at least {} input tokens, for a total of at least 10001 tokens."
-CHARACTERS = (
-    "This model's maximum context length is 10000 tokens. However, you requested {} output tokens and your prompt"
-)
-CHARACTERS += " contains 90000 characters (more than {} characters, which is the upper bound for {} input tokens)."
-
-
-@pytest.mark.parametrize(
-    ("said", "sent"),
-    [
-        (SUM.format(10192, 2000, 8192), 8000),
-        ("input length and `max_tokens` exceed context limit: 2000 + 8192 > 10000, decrease input length", 8000),
-        (BOUND.format(8192, 1809), None),
-        (CHARACTERS.format(8192, 20000, 1808), None),
-    ],
-)
-async def test_an_answer_takes_what_the_prompt_leaves_where_both_do_not_fit_together(said, sent):
+async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said):
     with serve(failure(400, said), answer("four")) as provider:
         [completion] = await ask(engine(provider), LONG)
     assert completion.text == "four"
-    assert provider.requests[1]["body"].get("max_completion_tokens") == sent
+    assert [request["body"].get("max_completion_tokens") for request in provider.requests] == [8192, None]
 
 
-@pytest.mark.parametrize("second", [BOUND.format(1, 10000), CHARACTERS.format(1, 90000, 10000), TOO_LONG[0]])
-async def test_a_server_that_counts_no_further_is_asked_whether_the_prompt_alone_fits(second):
-    with serve(failure(400, BOUND.format(8192, 1809)), failure(400, second)) as provider:
+@pytest.mark.parametrize("code", [None, "context_length_exceeded"])
+async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(code):
+    with serve(failure(400, TOO_LONG[0], code=code)) as provider:
         [completion] = await ask(engine(provider), LONG)
     assert completion.finish_reason == "prompt_too_long"
-    assert len(provider.requests) == 2
-
-
-async def test_a_server_that_refuses_what_it_said_would_fit_is_not_asked_again():
-    with serve(failure(400, SUM.format(10192, 2000, 8192))) as provider, pytest.raises(RequestRefused) as caught:
-        await ask(engine(provider), LONG)
-    assert "--max_tokens 8192" in str(caught.value)
+    assert "length is 10000" in completion.message
     assert len(provider.requests) == 2
 
 
@@ -511,8 +432,6 @@ async def test_a_server_that_refuses_what_it_said_would_fit_is_not_asked_again()
         failure(400, "Your credit balance is too low to access the API. Please go to Plans & Billing"),
         failure(403, "Your account has no prepaid quota", code="billing"),
         failure(403, "Your account has been suspended for violating our usage policies"),
-        failure(401, "Your organization has been disabled"),
-        failure(401, "Incorrect API key provided"),
         failure(403, "you are not allowed to sample from this model"),
     ],
 )
@@ -577,8 +496,8 @@ INVALID = "invalid_request_error"
         (claude(), "four"),
         (claude(529, "overloaded_error", "Overloaded"), "four"),
         (claude(400, INVALID, "Your credit balance is too low"), RequestRefused),
-        (claude(400, INVALID, TOO_MANY[5]), RequestRefused),
-        (claude(400, INVALID, TOO_LONG[6]), "prompt_too_long"),
+        (claude(400, INVALID, TOO_MANY[1]), RequestRefused),
+        (claude(400, INVALID, TOO_LONG[5]), "four"),
     ],
 )
 async def test_a_provider_of_another_api_is_read_by_the_same_rules(monkeypatch, fault, expected):
@@ -597,10 +516,10 @@ async def test_a_provider_of_another_api_is_read_by_the_same_rules(monkeypatch, 
     [
         (failure(402, "Insufficient credits", code=402), RequestRefused),
         (failure(403, "Forbidden", code=403, metadata=FLAGGED), "error"),
-        (failure(400, TOO_MANY[2], code=400), RequestRefused),
+        (failure(400, TOO_MANY[0], code=400), RequestRefused),
         (failure(400, TOO_LONG[1], code=400), "prompt_too_long"),
         (
-            failure(400, "Provider returned error", code=400, metadata={"raw": json.dumps({"error": TOO_MANY[2]})}),
+            failure(400, "Provider returned error", code=400, metadata={"raw": json.dumps({"error": TOO_MANY[0]})}),
             RequestRefused,
         ),
     ],
@@ -619,27 +538,21 @@ async def test_a_router_of_providers_is_read_by_the_same_rules(monkeypatch, faul
 @pytest.mark.sandbox
 @pytest.mark.parametrize(
     "fault",
-    [failure(402, "Insufficient Balance"), failure(400, TOO_MANY[4]), failed_inside({"code": 402, "message": "no"})],
+    [
+        failure(401, f"Incorrect API key provided: {SECRET}"),
+        failure(400, TOO_MANY[0]),
+        failed_inside({"code": 402, "message": "no"}),
+    ],
 )
 def test_a_mistake_in_account_or_max_tokens_ends_a_run_with_one_sentence(tmp_path, fault):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
     with serve(fault) as provider:
-        flags = [
-            "-i",
-            problems,
-            "-o",
-            tmp_path / "s.jsonl",
-            "-n",
-            "1",
-            "--concurrency",
-            "1",
-            "--api_base",
-            provider.url,
-        ]
-        finished = loop("sample", *flags, OPENAI_API_KEY=SECRET)
+        flags = ["-i", problems, "-o", tmp_path / "s.jsonl", "-n", "1", "--concurrency", "1"]
+        finished = loop("sample", *flags, "--api_base", provider.url, OPENAI_API_KEY=SECRET)
         assert len(provider.requests) == 1
     assert finished.returncode == 2
     assert "Traceback" not in finished.stderr
+    assert SECRET not in finished.stderr
     assert not (tmp_path / "s.jsonl").exists()
 
 
@@ -745,7 +658,7 @@ def bedrock(monkeypatch, provider, flags=None):
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     if provider:
         monkeypatch.setenv("AWS_BEDROCK_RUNTIME_ENDPOINT", provider.url.removesuffix("/v1"))
-    settings = LiteLLMSettings(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
+    settings = ApiFlags(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
     return LiteLLMEngine(settings, Credentials(flags or {}, dict(os.environ)))
 
 
@@ -777,14 +690,9 @@ def test_no_message_has_a_secret_of_the_environment(name):
     assert credentials.scrub(f"/home/user: {SECRET} is wrong") == "/home/user: *** is wrong"
 
 
-def test_missing_aws_settings_are_named(monkeypatch):
-    keys = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET}
-    with pytest.raises(UserError, match="set AWS_REGION_NAME"):
-        bedrock(monkeypatch, None, keys)
-    with pytest.raises(UserError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"})
-    with pytest.raises(UserError, match="go together"):
-        bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1", "AWS_SECRET_ACCESS_KEY": SECRET})
+async def test_missing_keys_of_aws_end_the_run_at_once_and_are_named(monkeypatch):
+    with pytest.raises(RequestRefused, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        await ask(bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"}))
 
 
 @pytest.mark.parametrize(
@@ -800,28 +708,18 @@ def test_missing_aws_settings_are_named(monkeypatch):
         ),
     ],
 )
-def test_key_files_hold_a_key_or_variables(tmp_path, caplog, text, variables):
+def test_key_files_hold_a_key_or_variables(tmp_path, text, variables):
     path = tmp_path / "keys"
     path.write_text(text)
-    path.chmod(0o600)
     assert read_credentials({}, path).given == variables
-    assert not caplog.records
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("a b\nc d\n", "one key, or lines NAME=value")])
+@pytest.mark.parametrize(("text", "message"), [("", "one key"), ("a b\nc d\n", "one key, or lines NAME=value")])
 def test_bad_key_files_are_refused_without_repeating_them(tmp_path, text, message):
     path = tmp_path / "keys"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_credentials({}, path)
-
-
-def test_a_key_file_that_others_can_read_is_warned_about(tmp_path, caplog):
-    path = tmp_path / "keys"
-    path.write_text(SECRET)
-    path.chmod(0o644)
-    read_credentials({}, path)
-    assert "chmod 600" in caplog.text
 
 
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
@@ -849,7 +747,7 @@ def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
 def test_an_empty_key_is_a_missing_one(monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
     with pytest.raises(UserError, match="there is no key for .* set OPENAI_API_KEY"):
-        LiteLLMEngine(LiteLLMSettings(model_name=MODEL), Credentials({}, os.environ))
+        LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({}, os.environ))
 
 
 @pytest.mark.parametrize(
@@ -857,9 +755,9 @@ def test_an_empty_key_is_a_missing_one(monkeypatch, value):
     [
         (["--model_name", "no-such"], "LiteLLM knows no provider of model 'no-such'"),
         (["--model_name", ""], "model ''"),
-        (["--api_base", "localhost:8000"], "give a URL such as"),
-        (["--api_base", "http://localhost:port/v1"], "give a URL such as"),
-        (["--api_base", f"http://me:{SECRET}@localhost/v1"], "must not hold a user"),
+        (["--api_base", "localhost:8000"], "not a URL such as"),
+        (["--api_base", "http://localhost:port/v1"], "not a URL such as"),
+        (["--api_base", f"http://me:{SECRET}@localhost/v1"], "without user"),
         (["--spend_limit", "0"], "--spend_limit"),
         (["--requests_per_minute", "-1"], "--requests_per_minute"),
         (["--key_file", "absent.key"], "cannot read the key file absent.key"),
@@ -873,12 +771,14 @@ def test_bad_flags_are_named(flags, message):
     assert SECRET not in finished.stderr
 
 
-def test_the_check_of_a_model_prints_answer_tokens_and_price():
-    with serve(answer("Yes")) as provider:
+@pytest.mark.parametrize("content", ["Yes", [text("Yes")]])
+def test_the_check_of_a_model_prints_answer_tokens_and_price(content):
+    with serve(answer(content)) as provider:
         finished = run("litellm_engine.py", "--api_base", provider.url, OPENAI_API_KEY=SECRET)
     assert finished.returncode == 0, finished.stderr
     assert f"{MODEL} (openai): 'Yes', stop" in finished.stdout
     assert "10 prompt tokens, 5 completion tokens, $0.000012" in finished.stdout
+    assert "ydantic" not in finished.stderr and "Warning" not in finished.stderr
 
 
 def test_a_wrong_key_is_one_sentence_and_no_secret_is_left_anywhere():
@@ -895,12 +795,12 @@ from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.rollout.api import ApiRepairSettings, ApiSampleSettings
 from cobalt.rollout.multi_turn import repair
 from cobalt.rollout.single_turn import sample
-from cobalt.stage.cli import run_stage
+from cobalt.stage.cli import run_script
 from cobalt.stage.run import Outcome
 async def run(settings: {settings}) -> Outcome:
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         return await {stage}(settings, judge=judge)
-run_stage(run)
+run_script({settings}, run)
 """
 
 
@@ -975,21 +875,6 @@ def test_a_run_that_reaches_its_spend_limit_stops_cleanly_and_goes_on_with_a_hig
 
 
 @pytest.mark.sandbox
-def test_a_wrong_key_ends_a_run_at_once_with_one_sentence(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
-    output = tmp_path / "s.jsonl"
-    with serve(failure(401, f"Incorrect API key provided: {SECRET}")) as provider:
-        flags = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
-        finished = loop("sample", *flags, OPENAI_API_KEY=SECRET)
-        assert len(provider.requests) == 1
-    assert finished.returncode == 2
-    assert "OPENAI_API_KEY" in finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert SECRET not in finished.stderr
-    assert not output.exists()
-
-
-@pytest.mark.sandbox
 def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(3)])
     output = tmp_path / "s.jsonl"
@@ -1008,48 +893,10 @@ def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
     assert [record["id"] for record in read_records(output)] == [0]
 
 
-@contextlib.contextmanager
-def vllm_server(model, folder):
-    """Serve `model` as "seed" by vLLM's own OpenAI-compatible server, on loopback; yields its base URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", "seed", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager", "--no-enable-chunked-prefill"]
-    # One process less than vLLM's own choice on a CPU, and it ends with the server however that ends.
-    command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
-    environment = os.environ | {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-    }
-    # A session of its own, so that all of its processes can be stopped.
-    server = subprocess.Popen(command, env=environment, cwd=folder, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 240
-        while True:
-            assert server.poll() is None, "vLLM's server ended; its messages are above"
-            assert time.monotonic() < deadline, "vLLM's server did not start"
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(timeout=30)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
 @pytest.mark.services
 def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
-    with vllm_server(seed_model, tmp_path) as url:
-        settings = LiteLLMSettings(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
+    with vllm_server(seed_model, "--served-model-name", "seed", "--max-model-len", "1024") as url:
+        settings = ApiFlags(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
         sampling = SAMPLING.model_copy(update={"n": 3, "max_tokens": 24, "chat_template_thinking": "on"})
 
         async def twice():

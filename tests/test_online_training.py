@@ -223,7 +223,7 @@ def test_rows_say_how_an_episode_goes_on(world):
     ("fields", "message"),
     [
         ({"public_test_cases": '{"inputs": [], "outputs": []}'}, "no public tests"),
-        ({"public_test_cases": '{"inputs": ["9\\n"], "outputs": ["81\\n"]}'}, "test 0 is not among all tests"),
+        ({"public_test_cases": '{"inputs": ["9\\n"], "outputs": ["81\\n"]}'}, "is not among all tests"),
     ],
 )
 def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, policy, fields, message):
@@ -252,7 +252,7 @@ def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkey
 def test_tests_are_found_among_others_and_results_are_read_there():
     every = TestSuite(("a", "b", "a", "c"), ("1", "2", "1", "3"))
     assert every.places_of(TestSuite(("c", "a"), ("3", "1"))) == [3, 0]
-    with pytest.raises(UserError, match="test 1 is not among"):
+    with pytest.raises(UserError, match="is not among"):
         every.places_of(TestSuite(("a", "a"), ("1", "2")))
     with pytest.raises(UserError, match="that call"):
         TestSuite(("1", "2"), ("1", "2")).places_of(TestSuite(("1",), ("1",), "f"))
@@ -272,9 +272,9 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
 @pytest.mark.parametrize(
     ("overrides", "choices", "message"),
     [
-        (["cobalt.multi_turn.turns=0"], {}, "turns is 0: it must be a whole number of 1 or more"),
+        (["cobalt.multi_turn.turns=0"], {}, "turns is 0"),
         (["cobalt.multi_turn.turns=two"], {}, "turns is 'two'"),
-        (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean': it must be one of final, best"),
+        (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean'"),
         (["cobalt.multi_turn.stop=soon"], {}, "stop is 'soon'"),
         (["+cobalt.multi_turn.horizon=3"], {}, "horizon"),
         (["cobalt.multi_turn=3"], {}, "must be a mapping"),
@@ -285,9 +285,9 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["+algorithm.verpo.omega=2"], {"estimator": "verpo"}, "omega"),
         (["algorithm.adv_estimator=verpo"], {}, "cobalt.judge_every_turn=true"),
         (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
-        (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "VeRPO compares at least 2 samples"),
-        (["algorithm.adv_estimator=rloo"], {}, "'rloo' compares rows"),
-        (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "it must be true or false"),
+        (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "verpo compares at least 2 samples"),
+        (["algorithm.adv_estimator=rloo"], {}, "algorithm.adv_estimator 'rloo'"),
+        (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "judge_every_turn is 'nonsense'"),
         (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
     ],
 )

@@ -63,15 +63,16 @@ def test_demonstrations_keep_the_format(demonstrations):
 
 
 @pytest.mark.parametrize(
-    ("special_cases", "digest"),
+    ("special_cases", "open_share", "digest"),
     [
-        (0.0, "c363cfefd218bb2ffccdffdf4e186ed95e0ad8ed4f5e036dfaee9c75cc818cfc"),
-        (0.5, "a31258ec67dbcae5048757e351c697652f00f570a29475ebcf240ee5592e6ba9"),
+        (0.0, 0.0, "c363cfefd218bb2ffccdffdf4e186ed95e0ad8ed4f5e036dfaee9c75cc818cfc"),
+        (0.5, 0.0, "a31258ec67dbcae5048757e351c697652f00f570a29475ebcf240ee5592e6ba9"),
+        (0.0, 0.5, "fb66ae14007092cd28e2f552796820919085c1770a87f14a5c43d1b4811b2b8f"),
     ],
 )
-def test_demonstrations_are_those_that_published_worlds_were_made_with(special_cases, digest):
+def test_demonstrations_are_those_that_published_worlds_were_made_with(special_cases, open_share, digest):
     drawn = hashlib.sha256()
-    for item in draw_demonstrations(400, 0, special_cases):
+    for item in draw_demonstrations(400, 0, special_cases, open_share):
         drawn.update(json.dumps([list(item.messages), item.response]).encode())
     assert drawn.hexdigest() == digest
 

@@ -1,4 +1,4 @@
-"""Open sentences of the pocket world: two fair readings, tests that tell them apart, exact ceilings, the old world."""
+"""Open sentences of the pocket world: two fair readings, tests that tell them apart, exact ceilings, old worlds."""
 
 import hashlib
 import io
@@ -16,7 +16,6 @@ from cobalt.episode import load_prompts
 from cobalt.pocket import __main__ as command
 from cobalt.pocket import build_pocket_world
 from cobalt.pocket.__main__ import Arguments, main
-from cobalt.pocket.base import Base, measure_base
 from cobalt.pocket.cases import passes
 from cobalt.pocket.ceilings import ceilings, repair_chances, repair_rates
 from cobalt.pocket.dataset import draw_problems, to_records
@@ -24,7 +23,7 @@ from cobalt.pocket.demonstrations import draw_demonstrations, first_choice, next
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
 from cobalt.pocket.operations import PRINTERS, STEPS
-from cobalt.pocket.overview import overview
+from cobalt.pocket.overview import Base, measure_base, overview
 from cobalt.pocket.problems import draw_task, split_of
 from cobalt.pocket.training import Recipe
 from cobalt.problems.problem import Problem, load_problems
@@ -61,43 +60,24 @@ def two_readings(operation):
     return {operation.right, operation.wrong[0]}
 
 
-# The old world.
+# Published worlds.
 
 
 @pytest.mark.parametrize(
-    ("split", "count", "digest"),
+    ("open_share", "split", "count", "digest"),
     [
-        ("train", 60, "871f30fb9751723e8bdd4163f2be570774a4c6f34f325b0af287d0dbd34cf6ab"),
-        ("dev", 40, "66eaddbaff744fdeb1c381c029348d6469080cef1a1fe1965f2235c387110587"),
-        ("test", 30, "eef64ca67bf50a832aa8a14b2f7ba19c96907552c3363448566c5aaa2b2cd657"),
+        (0.0, "train", 60, "871f30fb9751723e8bdd4163f2be570774a4c6f34f325b0af287d0dbd34cf6ab"),
+        (0.0, "dev", 40, "66eaddbaff744fdeb1c381c029348d6469080cef1a1fe1965f2235c387110587"),
+        (0.0, "test", 30, "eef64ca67bf50a832aa8a14b2f7ba19c96907552c3363448566c5aaa2b2cd657"),
+        (0.5, "train", 30, "1822f6d0eb32e281ce1d378009f44333427569a364f3fb628d4c6aceb1c1b006"),
+        (0.5, "dev", 20, "db2fd9de4f8a6ef5bd7223883954f3c477098c573b6122c2ef23ecc019461f91"),
+        (0.5, "test", 20, "5eb8b29a1f9412761011f11aae0008479feb2802093d61789e303468814fb09b"),
     ],
 )
-def test_without_open_sentences_problems_are_those_of_published_worlds(split, count, digest):
-    lines = "".join(
-        json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, draw_problems(split, count, 0))
-    )
+def test_problems_are_those_of_published_worlds(open_share, split, count, digest):
+    records = to_records(split, draw_problems(split, count, 0, open_share))
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     assert hashlib.sha256(lines.encode()).hexdigest() == digest
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("split", "count", "digest"),
-    [
-        ("train", 600, "b2e89b0f9fa63d4006ebc5febe6e8d9e595abb2a7390b645b0e0a05c0f939c99"),
-        ("dev", 400, "9265cc5e1aeb9cbaaabc536fe5c14facc02e32ec2fe6c5562d2195ed5a3edeb8"),
-        ("test", 100, "b1b1357ae9acb8aef821776b0720c26450be5d7949af02ed392cc10767f7fc20"),
-    ],
-)
-def test_without_open_sentences_whole_files_are_those_of_published_worlds(split, count, digest):
-    test_without_open_sentences_problems_are_those_of_published_worlds(split, count, digest)
-
-
-@pytest.mark.slow
-def test_without_open_sentences_all_demonstrations_are_those_of_published_worlds():
-    drawn = hashlib.sha256()
-    for item in draw_demonstrations(Recipe().demonstrations, 0, 0.0, open_share=0.0):
-        drawn.update(json.dumps([list(item.messages), item.response]).encode())
-    assert drawn.hexdigest() == "2c19a17bcd8bb2c8d29a28332feb8ce71d45443d102411519f12e893e02a322a"
 
 
 def test_without_open_sentences_no_record_has_readings():

@@ -13,7 +13,7 @@ from cobalt.datasets.livecodebench import LiveCodeBenchSettings
 from cobalt.datasets.taco import TacoSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.credentials import read_credentials
-from cobalt.engine.litellm_engine import LiteLLMEngine, LiteLLMSettings
+from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.hacking.classifier import ClassifierSettings
 from cobalt.hacking.perturbation import PerturbationSettings
 from cobalt.rollout.multi_turn import RepairSettings
@@ -125,7 +125,7 @@ def test_an_engine_leaves_the_environment(monkeypatch):
     monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     before = dict(os.environ)
-    LiteLLMEngine(LiteLLMSettings(model_name="gpt-5-mini-2025-08-07"), read_credentials({}, None))
+    LiteLLMEngine(ApiFlags(model_name="gpt-5-mini-2025-08-07"), read_credentials({}, None))
     assert dict(os.environ) == before
 
 
@@ -139,7 +139,7 @@ def stop(*arguments):
 
 
 training.draw_demonstrations = stop
-training.train_seed_model(None, 0)
+training.train_seed_model(None, 0, None)
 """
 
 

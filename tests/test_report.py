@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
 
-def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None, **fields):
+def make_run(folder, rates, *, settings=None, engine=None, problems=square_problem, ids=None, **fields):
     """A run folder as scripts/multi_turn.sh leaves it; `rates` is [problem][sample][turn], `fields` are per problem."""
     folder.mkdir(parents=True)
     ids = range(len(rates)) if ids is None else ids
@@ -48,13 +47,9 @@ def make_run(folder, rates, *, settings=None, problems=square_problem, ids=None,
     path = write_lines(folder / "evaluation.jsonl", records)
     write_metrics(turn_metrics(read_trajectories(path), str(path)), path)
     generation = {"temperature": 0.6, "max_tokens": 64, "seed": 0, "n": 2} | (settings or {})
-    stages = {
-        "evaluation": ({"judge": {"comparison": "strip"}}, ["multi_turn.jsonl"]),
-        "multi_turn": ({"generation": generation, "turns": 9, "engine": {"model": folder.name}}, []),
-    }
-    for stage, (arguments, inputs) in stages.items():
-        manifest = {"arguments": {"stage": stage} | arguments, "inputs": dict.fromkeys(inputs, "digest")}
-        (folder / f"{stage}.run.json").write_text(json.dumps(manifest))
+    source = {"stage": "multi_turn", "generation": generation, "turns": 9, "engine": engine or {"model": folder.name}}
+    manifest = {"arguments": {"stage": "evaluation", "judge": {"comparison": "strip"}}, "sources": [source]}
+    (folder / "evaluation.run.json").write_text(json.dumps(manifest))
     return folder
 
 
@@ -152,13 +147,6 @@ def test_runs_with_other_hidden_tests_are_refused(tmp_path):
         check_comparable(two_runs(tmp_path, problems=other))
 
 
-def test_a_run_without_its_manifest_is_refused_and_the_file_is_named(tmp_path):
-    early, late = make_run(tmp_path / "early", EARLY), make_run(tmp_path / "late", LATE)
-    (late / "evaluation.run.json").unlink()
-    with pytest.raises(UserError, match=r"late/evaluation\.run\.json is missing"):
-        check_comparable([read_run("early", early), read_run("late", late)])
-
-
 @pytest.mark.parametrize(
     ("options", "message", "allow"),
     [
@@ -218,20 +206,6 @@ def test_a_malformed_usage_field_is_named(tmp_path):
     write_lines(folder / "evaluation.jsonl", records)
     with pytest.raises(UserError, match="record 0: field 'completion_tokens'"):
         read_run("a", folder)
-
-
-def test_a_report_opens_the_file_of_a_run_once(tmp_path, monkeypatch):
-    folder = make_run(tmp_path / "early", EARLY)
-    opened = []
-    whole = Path.open
-
-    def counted(self, *arguments, **options):
-        opened.append(self.name)
-        return whole(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", counted)
-    write_report({"early": folder}, tmp_path / "report")
-    assert opened.count("evaluation.jsonl") == 1
 
 
 def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
@@ -310,14 +284,10 @@ MARKUP = "m | <img src=x> ](http://x) **b**\n# heading\n\n- item `c` \x1b[31m"
 
 
 def test_a_report_shows_names_from_manifests_as_they_are(tmp_path):
-    folder = make_run(tmp_path / "early", EARLY)
-    path = folder / "multi_turn.run.json"
-    content = json.loads(path.read_text())
-    plain = write_report({"early": folder}, tmp_path / "plain").read_text()
-    content["arguments"]["engine"] = {"model": MARKUP, "fingerprint": "<b>|x"}
-    path.write_text(json.dumps(content))
-    written = write_report({"early": folder}, tmp_path / "r").read_text()
-    assert len(written.splitlines()) == len(plain.splitlines())
+    plain = make_run(tmp_path / "plain", EARLY)
+    early = make_run(tmp_path / "early", EARLY, engine={"model": MARKUP, "fingerprint": "<b>|x"})
+    written = write_report({"early": early}, tmp_path / "r").read_text()
+    assert len(written.splitlines()) == len(write_report({"plain": plain}, tmp_path / "s").read_text().splitlines())
     [line] = [line for line in written.splitlines() if "heading" in line]
     assert re.search(r"(?<!\\)[<>*`#|\[\]]", line) is None
     assert all(character.isprintable() for character in line)
@@ -335,11 +305,7 @@ def test_a_report_shows_names_from_manifests_as_they_are(tmp_path):
     ],
 )
 def test_a_report_names_the_model_with_a_digest(tmp_path, engine, name):
-    folder = make_run(tmp_path / "early", EARLY)
-    path = folder / "multi_turn.run.json"
-    content = json.loads(path.read_text())
-    content["arguments"]["engine"] = engine
-    path.write_text(json.dumps(content))
+    folder = make_run(tmp_path / "early", EARLY, engine=engine)
     assert f"model {name}," in write_report({"early": folder}, tmp_path / "r").read_text()
     assert recorded_model(folder / "evaluation.jsonl") == name
 
@@ -440,11 +406,11 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 
-@pytest.mark.parametrize("content", ["{x", "[]", '{"arguments": {}}', '{"arguments": {"stage": "x"}, "inputs": 3}'])
+@pytest.mark.parametrize("content", ["{x", "[]", '{"arguments": 3}'])
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
     folder = make_run(tmp_path / "a", EARLY)
-    (folder / "multi_turn.run.json").write_text(content)
-    with pytest.raises(UserError, match=r"multi_turn\.run\.json"):
+    (folder / "evaluation.run.json").write_text(content)
+    with pytest.raises(UserError, match=r"evaluation\.run\.json"):
         read_run("a", folder)
 
 

@@ -160,9 +160,9 @@ def test_different_programs_are_counted_with_and_without_their_names(tmp_path):
 def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
     for name, passing in {"a": [RIGHT, HALF], "b": [RIGHT, RIGHT]}.items():
         (tmp_path / name).mkdir()
-        evaluated(tmp_path / name, single(0, passing), single(1, passing))
         generation = {"stage": "single_turn", "generation": {"temperature": 0.6}, "engine": {"model": name}}
         (tmp_path / name / "single.run.json").write_text(json.dumps({"arguments": generation, "inputs": {}}))
+        evaluated(tmp_path / name, single(0, passing), single(1, passing))
     read = read_run("a", tmp_path / "a")
     assert (read.model, read.settings["single_turn.generation.temperature"]) == ("a", 0.6)
     assert [metric.pass_at_1 for metric in read.metrics] == [0.5]

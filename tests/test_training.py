@@ -26,7 +26,7 @@ from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, comp
 from cobalt.training.export import Arguments as ExportArguments
 from cobalt.training.export import chosen_step, export
 from cobalt.training.launch import _deciding
-from cobalt.training.progress import step_reporter
+from cobalt.training.watching import step_reporter
 
 MODEL_LENGTH = 4096
 DATA = ["problems", "partial_trajectories"]
@@ -137,25 +137,10 @@ def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuati
     assert decided("cobalt.loss_agg=micro_batch") == first | {"loss_agg": "micro_batch"}
 
 
-def test_an_unknown_key_gets_one_sentence(world):
-    with pytest.raises(UserError, match="no_such_key"):
-        compose(run_of(world, "data.no_such_key=1"))
-
-
-@pytest.mark.parametrize(
-    ("override", "similar"),
-    [
-        ("data.trian_batch_size=4", "data.train_batch_size"),
-        ("trainer.total_epochz=3", "trainer.total_epochs"),
-        ("actor.optim.lr=1", "actor_rollout_ref.actor.optim.lr"),
-        ("data.ppo_mini_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch_size"),
-    ],
-)
-def test_a_mistyped_key_is_answered_with_the_one_that_is_meant(world, override, similar):
-    with pytest.raises(UserError) as refused:
-        compose(run_of(world, "data.train_batch_size=8", override))
-    assert f"there is no setting {override.partition('=')[0]!r}" in str(refused.value)
-    assert similar in str(refused.value)
+@pytest.mark.parametrize(("override", "names"), [("data.no_such_key=1", "no_such_key"), ("data=null", "composed")])
+def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
+    with pytest.raises(UserError, match=names):
+        compose(run_of(world, override))
 
 
 @pytest.mark.parametrize(
@@ -175,8 +160,8 @@ def test_a_mistyped_key_is_answered_with_the_one_that_is_meant(world, override, 
         (["actor_rollout_ref.actor.ppo_mini_batch_size=0"], "ppo_mini_batch_size is 0"),
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is None"),
         (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
-        (["trainer.total_training_steps=99"], "99 is more than the 8 steps of trainer.total_epochs 4"),
-        (["data.train_files=[a,b]"], "it must be one path"),
+        (["trainer.total_training_steps=99"], "99 is more than the 8 steps"),
+        (["data.train_files=[a,b]"], "is not a parquet file"),
         (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0: it must be a number above 0"),
         (["actor_rollout_ref.rollout.temperature=0"], "temperature is 0"),
         (["data.max_response_length=4000"], "more than the model's 4096"),
@@ -184,15 +169,17 @@ def test_a_mistyped_key_is_answered_with_the_one_that_is_meant(world, override, 
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
         (["reward.reward_manager.name=dapo"], "reward.num_workers"),
         (["reward.reward_model.enable=true"], "reward.num_workers"),
-        (["algorithm.adv_estimator=gae"], "algorithm.adv_estimator=gae needs a critic"),
-        (["algorithm.adv_estimator=remax"], "algorithm.adv_estimator=remax needs"),
         (["cobalt.loss_agg=batch"], "cobalt.loss_agg is 'batch'"),
+        (["trainer.max_actor_ckpt_to_keep=2"], "trainer.max_actor_ckpt_to_keep removes"),
+        (["trainer.del_local_ckpt_after_load=true"], "trainer.del_local_ckpt_after_load removes"),
+        (["cobalt.keep_checkpoints=0"], "cobalt.keep_checkpoints is 0"),
         (
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
             "loss_agg_mode is 'seq-mean-token-mean'",
         ),
-        (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "micro-batches by length"),
+        (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "use_dynamic_bsz True"),
         (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=some"], "ppo_max_token_len_per_gpu is 'some'"),
+        (["trainer.save_freq=abc"], "trainer.save_freq is 'abc'"),
         *(
             (
                 ["actor_rollout_ref.actor.use_dynamic_bsz=true", f"actor_rollout_ref.{limit}=1183"],
@@ -235,17 +222,12 @@ def test_the_fast_scale_passes_all_checks(world, data, tmp_path):
     assert errors_of(world, *few_rows, model=tmp_path / "model", data=data, scale="fast") == []
 
 
-def test_a_section_set_to_null_gets_one_sentence(world):
-    with pytest.raises(UserError, match="cannot be composed"):
-        compose(run_of(world, "data=null"))
-
-
 def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(world, tmp_path):
     shutil.copytree(world / "model", tmp_path / "model")
     from transformers import Qwen3Config
 
     Qwen3Config(vocab_size=128, max_position_embeddings=MODEL_LENGTH).save_pretrained(tmp_path / "model")
-    assert "never samples the rest" in errors_of(world, model=tmp_path / "model")[0]
+    assert "128 embeddings for 96 tokens" in errors_of(world, model=tmp_path / "model")[0]
 
 
 def test_a_folder_without_a_chat_template_is_an_error(world, tmp_path):
@@ -289,11 +271,6 @@ def test_tests_that_the_reward_cannot_read_are_found_before_training(world, tmp_
         broken = row(0, name, reward_model={"style": "rule", "ground_truth": tests})
         write_rows(tmp_path / f"{name}.parquet", [row(1, name), broken])
     assert any("tests of row p0" in error for error in errors_of(world, folder=tmp_path))
-
-
-@pytest.mark.parametrize("setting", ["trainer.save_freq=abc", "trainer.test_freq=abc"])
-def test_a_value_that_is_no_number_is_named(world, setting):
-    assert any(setting.partition("=")[0] in error for error in errors_of(world, setting))
 
 
 def test_a_model_whose_configuration_has_no_length_is_checked_all_the_same(world, monkeypatch):
@@ -372,10 +349,12 @@ def test_a_killed_run_continues_without_a_missing_or_repeated_step(
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from), "twice is as once"
 
 
+@pytest.mark.parametrize("metrics", [None, {"reward/score": 0.5}])
 @pytest.mark.parametrize("validates", [False, True])
-def test_a_checkpoint_ahead_of_its_line_of_metrics_is_kept(tmp_path, validates):
+def test_a_checkpoint_ahead_of_its_line_of_metrics_is_kept(tmp_path, validates, metrics):
     path = folder(tmp_path, [2, 4], 4, [0, 1, 2, 3])
-    checkpoints.keep_metrics(path, 4, {"reward/score": 0.5})
+    if metrics:
+        checkpoints.keep_metrics(path, 4, metrics)
     for _ in range(2):
         start = run_folder.prepare(path, SETTINGS, [], validates=validates)
         assert start == run_folder.Start(4, reported=not validates)
@@ -418,28 +397,15 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path, damage):
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(2)
 
 
-def validated(path, shares):
-    lines = [{"step": step, "metrics": {"val-core/p/acc/mean@1": share}} for step, share in shares.items()]
+def validated(path, shares, name="val-core/p/acc/mean@1"):
+    lines = [{"step": step, "metrics": {name: share}} for step, share in shares.items()]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def test_a_checkpoint_without_any_metrics_is_validated_again_and_kept(tmp_path):
-    path = folder(tmp_path, [2], 2, [0, 1])
-    assert run_folder.prepare(path, SETTINGS, [], validates=True) == run_folder.Start(2, reported=False)
-    assert (checkpoints.steps(path), steps_in(path)) == ([2], [0, 1])
-
-
-def test_the_best_checkpoint_of_offline_training_is_the_one_that_finds_the_accepted_responses_most_likely(tmp_path):
-    path = folder(tmp_path, [2, 4, 6], 6, [])
-    values = {2: -0.4, 4: -0.2, 6: -0.3}
-    lines = [{"step": at, "metrics": {"validation/accepted_log_prob": value}} for at, value in values.items()]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run_folder.best_step(path) == 4
-    assert chosen_step(ExportArguments(path, tmp_path / "model", best=True)) == 4
 
 
 def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
     path = folder(tmp_path, [2, 4, 6, 8], 8, [])
+    validated(path, {2: -0.4, 4: -0.3, 6: -0.2}, "validation/accepted_log_prob")  # offline training
+    assert run_folder.best_step(path) == 6
     validated(path, {0: 0.9, 2: 0.1, 4: 0.4, 6: 0.4, 8: 0.3})
     assert run_folder.best_step(path) == 4
     assert checkpoints.prune(path, 1, (4,)) == [2, 6]
@@ -470,27 +436,9 @@ def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_pa
     with pytest.raises(UserError, match="validated"):
         step(best=True)
     (checkpoints.path_of(path, 4) / "actor" / "model_world_size_2_rank_0.pt").unlink()
-    with pytest.raises(UserError, match="not whole"):
-        export(path, 4, tmp_path / "model")
-
-
-def test_the_card_of_an_upload_has_nothing_of_the_environment_and_no_markup_of_the_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("PRIVATE", "very-secret")
-    run, model = tmp_path / "run", tmp_path / "model"
-    run.mkdir()
-    model.mkdir()
-    (run / "config.yaml").write_text(
-        "actor_rollout_ref: {model: {path: '${oc.env:PRIVATE}`<b>'}}\n"
-        'algorithm: {adv_estimator: "${oc.env:PRIVATE}` **x**\\n# y"}\n'
-    )
-    (model / "config.json").write_text("{}")
-    exporting.push_policy(run, 2, model, str(tmp_path / "hub"))
-    card = (tmp_path / "hub" / "README.md").read_text()
-    assert "very-secret" not in card
-    assert card.count("`") == 4 and "\n# y" not in card
-    (run / "config.yaml").write_text("model: {path: owner/name}\n")
-    exporting.push_policy(run, 2, model, str(tmp_path / "hub"))
-    assert "Trained from `owner/name`" in (tmp_path / "hub" / "README.md").read_text()
+    for at in (4, 6):  # there is no checkpoint of step 6
+        with pytest.raises(UserError, match=f"global_step_{at} is not whole"):
+            export(path, at, tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -515,28 +463,11 @@ def test_adapters_are_merged_on_a_gpu_as_well(tmp_path, monkeypatch, device, ran
     assert exporting.exported_step(tmp_path / "model") == 2
 
 
-def test_an_unfinished_checkpoint_is_removed_and_whole_ones_stay(tmp_path):
-    path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
-    run_folder.prepare(path, SETTINGS, [])
-    assert [p.name for p in sorted((path / "checkpoints").glob("global*"))] == ["global_step_2"]
-
-
 def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path):
     path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
     with pytest.raises(UserError, match="train_batch_size was 16, now 8"):
         run_folder.prepare(path, {"data": {"train_batch_size": 8}}, [])
     assert steps_in(path) == [0, 1, 2, 3] and checkpoints.path_of(path, 4).exists()
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "trainer.max_actor_ckpt_to_keep=2", "trainer.del_local_ckpt_after_load=true", "cobalt.keep_checkpoints=0",
-        "cobalt.keep_checkpoints=all",
-    ],
-)  # fmt: skip
-def test_settings_that_lose_checkpoints_are_refused(world, override):
-    assert [error for error in errors_of(world, override) if override.partition("=")[0] in error]
 
 
 def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
@@ -557,15 +488,14 @@ def test_a_folder_is_locked_by_one_run(tmp_path):
 # --- the scripts
 
 
-@pytest.mark.parametrize("script", ["train_grpo_single_turn.sh", "train_grpo_multi_turn.sh"])
-def test_a_script_says_what_is_wrong_in_one_sentence(script, world, tmp_path):
+def test_a_script_says_what_is_wrong_in_one_sentence(world, tmp_path):
     finished = subprocess.run(
-        ["bash", f"scripts/{script}", "--data_dir", tmp_path, "--model", world / "model", "--output_dir", tmp_path / "o",  # noqa: E501
-         "--dry_run"],
+        ["bash", "scripts/train_grpo_multi_turn.sh", "--data_dir", tmp_path, "--model", world / "model",
+         "--output_dir", tmp_path / "o", "--dry_run"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 2
-    assert finished.stderr.startswith("error: there is no ") and "Traceback" not in finished.stderr
+    assert "there is no " in finished.stderr and "Traceback" not in finished.stderr
     assert not (tmp_path / "o").exists()
 
 
@@ -630,11 +560,6 @@ def test_a_cpu_profile_is_refused_where_vllm_is_the_build_for_gpus(world, tmp_pa
     assert not (tmp_path / "o").exists()
 
 
-def test_an_export_of_a_step_without_a_checkpoint_is_refused(tmp_path):
-    with pytest.raises(UserError, match="global_step_3"):
-        exporting.main(ExportArguments(tmp_path, tmp_path / "model", 3))
-
-
 # --- what this project uses of the installed veRL
 
 
@@ -693,12 +618,13 @@ from cobalt_verl.agent_loops.single_turn import SingleTurnLoop
 [unseeded, loop, *_] = OmegaConf.load("VERL/config/agent_loops.yaml")
 assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SingleTurnLoop and loop.seeded
 assert unseeded.name == "single_turn" and get_class(unseeded._target_) is SingleTurnLoop and not unseeded.seeded
-from cobalt_verl.agent_loops.sampling import of_sample, sample_seed
+from cobalt_verl.agent_loops.sampling import of_sample
 from vllm import SamplingParams
 whole = of_sample({"temperature": 0.5}, None)
-assert SamplingParams(**whole).seed is None and SamplingParams(**of_sample(whole, (0, 1))).seed == sample_seed(0, 1)
+assert SamplingParams(**whole).seed is None and "seed" not in whole
 assert SamplingParams(**whole).output_kind.name == "FINAL_ONLY" and not SamplingParams(**whole).detokenize
-seeds = {sample_seed(*parts) for parts in [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]}
+samples = [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]
+seeds = {SamplingParams(**of_sample(whole, parts)).seed for parts in samples}
 assert len(seeds) == 5 and all(0 <= seed < 2**31 for seed in seeds)
 from verl.trainer.ppo.v1 import agent_loop_tq
 source = inspect.getsource(agent_loop_tq)
@@ -783,7 +709,7 @@ def test_each_new_step_is_reported_once(tmp_path, caplog):
             file.write('ics": {}}\n')
         report()
     assert [record.getMessage() for record in caplog.records] == [
-        "step 2: mean reward 0.250, 50.0 % solved, 3.1 s, validation 40.0 % solved",
+        "step 2: mean reward 0.250, 50.0% solved, 3.1 s, validation 40.0% solved",
         "step 3: ",
     ]
 

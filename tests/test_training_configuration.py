@@ -16,7 +16,7 @@ from support import ROOT
 
 from cobalt.stage.errors import UserError
 from cobalt.training import configuration
-from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose
+from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose, installed_package
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def of_verl():
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
 
-    with initialize_config_dir(str(configuration._installed("verl") / "trainer" / "config"), version_base=None):
+    with initialize_config_dir(str(installed_package("verl") / "trainer" / "config"), version_base=None):
         return resolved(hydra_compose("ppo_trainer"))
 
 

@@ -73,7 +73,7 @@ PROVOKED = {
     "error: the first turn in first.jsonl was made": ([*MULTI, "--temperature", "1.0"], {}),
     "error: the first turn in first.jsonl has 2 samples": ([*MULTI, "-n", "4"], {}),
     "error: recorded.jsonl holds responses for none": ([*SINGLE, "--replay_file", "recorded.jsonl", "-n", "1"], {}),
-    "error: there is no setting 'data.trian": ([*TRAINING, "data.trian_batch_size=4"], {}),
+    "error: the configuration cannot be composed": ([*TRAINING, "data.trian_batch_size=4"], {}),
 }
 
 

@@ -4,11 +4,9 @@ veRL itself is imported, and nothing of it is replaced but what a test says.
 """
 
 import importlib.metadata
-import itertools
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -350,94 +348,6 @@ def test_a_real_vllm_comes_before_the_cpu_builds_name(monkeypatch, tmp_path):
     assert importlib.metadata.version("vllm") == "9.9.9"
 
 
-@pytest.fixture
-def sampler(monkeypatch):
-    """A sampler of vLLM, and its own way of sampling; training on a CPU changes it until the test ends."""
-    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
-
-    from cobalt_verl.cpu import vllm_sampler
-
-    own = TopKTopPSampler.forward_cpu
-    monkeypatch.setattr(TopKTopPSampler, "forward_cpu", own)
-    monkeypatch.delenv("VERL_PLATFORM", raising=False)
-    vllm_sampler.register()
-    assert TopKTopPSampler.forward_cpu is own
-    monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    vllm_sampler.register()
-    made = object.__new__(TopKTopPSampler)
-    torch.nn.Module.__init__(made)
-    made.use_fp64_gumbel = False
-    return made, own
-
-
-def seeded(seeds):
-    return {place: torch.Generator().manual_seed(seed) for place, seed in enumerate(seeds)}
-
-
-@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logits", "processed_logprobs"])
-def test_the_sampler_on_a_cpu_keeps_to_top_p_and_returns_what_vllms_own_does(sampler, mode):
-    made, own = sampler
-    made.logprobs_mode = mode
-    logits = torch.randn(32, 50, generator=torch.Generator().manual_seed(0))
-    top_p = torch.full((32,), 0.5)
-    tokens, returned = made.forward_cpu(logits.clone(), seeded(range(32)), None, top_p)
-    _, expected = own(made, logits.clone(), seeded(range(32)), None, top_p)
-    assert (returned is None) == (expected is None) == (mode == "raw_logprobs")
-    if expected is not None:
-        assert torch.equal(returned, expected)
-        assert not torch.isinf(expected.gather(1, tokens[:, None])).any()
-
-
-def test_the_sampler_on_a_cpu_leaves_a_batch_with_a_request_without_a_seed_to_vllm(sampler):
-    made, own = sampler
-    made.logprobs_mode = "raw_logprobs"
-    certain = torch.full((3, 5), -torch.inf).scatter(1, torch.tensor([[4], [0], [2]]), 0.0)
-    for generators in ({}, {1: torch.Generator()}):
-        before = {place: generator.get_state() for place, generator in generators.items()}
-        assert made.forward_cpu(certain.clone(), generators, None, None)[0].tolist() == [4, 0, 2]
-        own_generators = {place: torch.Generator().set_state(state) for place, state in before.items()}
-        own(made, certain.clone(), own_generators, None, None)
-        for place, generator in generators.items():
-            assert torch.equal(generator.get_state(), own_generators[place].get_state())
-
-
-def test_a_drawn_token_follows_from_the_requests_seed_alone():
-    from cobalt_verl.cpu.vllm_sampler import draw
-
-    probabilities = torch.randn(8, 200, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
-    together, generators = [], seeded(range(8))
-    for _ in range(5):
-        together.append(draw(probabilities, generators))
-    for place in range(8):
-        alone = {0: torch.Generator().manual_seed(place)}
-        for tokens in together:
-            assert draw(probabilities[place : place + 1], alone).tolist() == [tokens[place]]
-    assert len(set(torch.stack(together).flatten().tolist())) > 20
-
-
-def test_drawn_tokens_have_their_probabilities():
-    from cobalt_verl.cpu.vllm_sampler import draw
-
-    probabilities = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.15, 0.05, 0.0])
-    draws = 20_000
-    tokens = draw(probabilities.expand(draws, -1), seeded(range(draws)))
-    counts = torch.bincount(tokens, minlength=7)
-    assert counts[probabilities == 0].sum() == 0
-    expected = draws * probabilities[probabilities > 0]
-    chi_square = float(((counts[probabilities > 0] - expected) ** 2 / expected).sum())
-    assert chi_square < 16.3  # 3 degrees of freedom: above it once in 1,000 times
-
-
-@pytest.mark.parametrize(("number", "token"), [(0.0, 1), (1 - 2**-24, 3)])
-def test_the_smallest_and_the_largest_random_number_draw_no_impossible_token(monkeypatch, number, token):
-    from cobalt_verl.cpu.vllm_sampler import draw
-
-    monkeypatch.setattr(torch.Tensor, "uniform_", lambda values, generator: values.fill_(number))
-    for scale in (1.0, 1 + 2**-23, 1 - 2**-24):
-        probabilities = torch.tensor([[0.0, 0.25, 0.25, 0.5, 0.0, 0.0]]) * scale
-        assert draw(probabilities, seeded([0])).tolist() == [token]
-
-
 def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
     from vllm.model_executor.layers import utils
 
@@ -454,35 +364,6 @@ def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
     before = layer.weight
     utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
     assert layer.weight is before and layer.cpu_linear is torch.nn.functional.linear
-
-
-@pytest.mark.parametrize(("took", "last"), [(0.0, 0.02), (0.01, 0.05), (60.0, 0.2)])
-def test_the_buffer_looks_more_often_when_only_the_last_samples_are_awaited_and_looking_is_quick(
-    monkeypatch, took, last
-):
-    from verl.trainer.ppo.v1 import replay_buffer as verls
-
-    from cobalt_verl.trainers import replay_buffer
-
-    found = {
-        "train": {f"u{prompt}": {"is_prompt": True, "global_steps": 1, "status": "running"} for prompt in range(2)}
-    }
-    clock = itertools.count()
-    monkeypatch.setattr(verls.tq, "kv_list", lambda: found)
-    monkeypatch.setattr(replay_buffer, "time", SimpleNamespace(monotonic=lambda: took * next(clock)))
-    buffer = replay_buffer.StrictReplayBuffer(
-        trainer_mode="sync", trainer_config=None, max_off_policy_threshold=None, max_off_policy_strategy="drop",
-        sampler_kwargs=None,
-    )  # fmt: skip
-    buffer.samples_of_prompt, buffer._awaited = {"train": 10}, "train"
-    intervals = []
-    for sample in range(20):
-        for row in range(2):  # the rows of a trajectory count once
-            key = f"u{sample % 2}_{sample // 2}_{row}"
-            found["train"][key] = {"global_steps": 1, "status": "success", "response_len": 3}
-        buffer._sync_metadata_from_transfer_queue()
-        intervals.append(buffer.poll_interval)
-    assert intervals == [0.2] * 17 + [pytest.approx(last)] * 3
 
 
 def test_groups_whose_rewards_do_not_differ_are_dropped_counted_and_replaced(monkeypatch):
@@ -525,19 +406,3 @@ def test_groups_whose_rewards_do_not_differ_are_dropped_counted_and_replaced(mon
     assert metrics["training/filter_groups/evicted_samples"] == 2
     assert asked == [4]  # veRL asks for twice as many as it has dropped
     assert metrics["training/filter_groups/discarded_surplus_samples"] == 2
-
-
-def test_workers_are_handed_no_field_that_the_trainer_alone_reads():
-    from transfer_queue import KVBatchMeta
-
-    from cobalt_verl.trainers.sync import CobaltTrainer
-
-    trainer = object.__new__(CobaltTrainer)
-    text = ["uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"]
-    known = KVBatchMeta(keys=["k"], tags=[{}], partition_id="train", fields=[*text, "input_ids", "advantages", "new"])
-    trainer._begin("update", known)
-    assert known.fields == ["input_ids", "advantages", "new"]
-    unknown = KVBatchMeta(keys=["k"], tags=[{}], partition_id="train")
-    trainer._begin("reference", unknown)
-    assert {"input_ids", "position_ids", "prompts", "response_mask", "loss_mask"} <= set(unknown.fields)
-    assert not set(text) & set(unknown.fields)

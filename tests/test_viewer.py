@@ -569,7 +569,7 @@ def test_lone_surrogates_reach_the_page_without_breaking_it(browser, tmp_path, m
     # The reader of result files refuses them; a page made from records in memory must stand them all the same.
     group = trajectories_of(evaluated(0, [["```python\nx = '\ud800'\n```"]], [[0.0]]))
     (tmp_path / "evaluation.jsonl").write_text("{}")
-    monkeypatch.setattr("cobalt.report.viewer.page.read_evaluated", lambda path, digest: iter([group]))
+    monkeypatch.setattr("cobalt.report.viewer.page.read_evaluated", lambda path: iter([group]))
     write_viewer({"run": tmp_path}, tmp_path / "view.html")
     browser.open(tmp_path / "view.html")
     shown = "document.querySelector('#turn-0-0 .code').textContent"

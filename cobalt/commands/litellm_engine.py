@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from cobalt.engine import Call, GenerationSettings
-from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.litellm_engine import open_engine
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,5 @@ async def _run(arguments: Arguments) -> int:
 
 
 def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
+    """Ask, and return the exit code."""
     return asyncio.run(_run(arguments))

@@ -1,4 +1,4 @@
-"""The flags of commands that use a proprietary model; `cobalt.engine.api` has their engine."""
+"""The flags of commands that use a proprietary model (`cobalt.engine.litellm_engine`)."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,3 @@ class ApiFlags:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"--{name} is {value:g}: it must be above 0")
-        for name in ("prompt_price", "completion_price"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UserError(f"--{name} is {value:g}: it must be 0 or more")

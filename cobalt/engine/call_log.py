@@ -5,7 +5,7 @@ A call is found by its content (model, parameters, conversation, part of the run
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,30 +29,22 @@ class CallLog:
     Attributes:
         path: The file.
         spent: Cost of all its calls in US dollars, including those of earlier runs.
+
+    Raises:
+        UserError: the path is not one of a file, the log cannot be written or is malformed, or another process is
+            writing it.
     """
 
     def __init__(self, result: Path) -> None:
-        """Open the log of a result file and read what is in it.
-
-        Raises:
-            UserError: the path is not one of a file, the log cannot be written or is malformed, or another process is
-                writing it.
-        """
         check_result_path(result)
         self.path = calls_path(result)
-        self.spent = 0.0
-        self._answers: dict[str, Completion] = {}
-        self._file = RecordFile(self.path)
+        records: Iterable[Mapping[str, Any]] = iterate_records(self.path, unfinished=True) if self.path.exists() else ()
         try:
-            for record in iterate_records(self.path, unfinished=True):
-                self._answers[str(record["id"])] = completion = Completion.model_validate(record.get("completion"))
-                self.spent += completion.cost or 0.0
+            self._answers = {str(each["id"]): Completion.model_validate(each.get("completion")) for each in records}
         except ValidationError:
-            self._file.__exit__(None, None, None)
             raise UserError(f"{self.path} is not a log of calls: move it away") from None
-        except BaseException:
-            self._file.__exit__(None, None, None)
-            raise
+        self.spent = sum(completion.cost or 0.0 for completion in self._answers.values())
+        self._file = RecordFile(self.path)
 
     def find(self, key: str) -> Completion | None:
         """The answer to the call with this key; None if it has not been paid for."""

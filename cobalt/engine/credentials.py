@@ -1,12 +1,10 @@
 """Keys of model providers: how they are read, and how they are kept out of messages and files.
 
-A key is taken from a flag, a file or the environment, in this order. `Credentials.scrub` removes keys from any text
-that is shown or written. This module sends nothing.
+A key is taken from a flag, a file or the environment, in this order. This module sends nothing.
 """
 
 import logging
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,6 @@ from cobalt.stage.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_HIDDEN = "***"
 _PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets
 _SHORTEST_SECRET = 4  # to hide shorter values (placeholders such as "x") would put stars into ordinary text
 
@@ -50,12 +47,12 @@ class Credentials:
         secrets += [value for name, value in self.environment.items() if names_a_secret(name)]
         for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
             if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, _HIDDEN)
+                text = text.replace(secret, "***")
         return text
 
 
 def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> Credentials:
-    """Collect keys from flags, a file and the environment; warns of keys that other users can read.
+    """Collect keys from flags, a file and the environment; warns of keys in flags, which other users can see.
 
     Args:
         flags: Values of flags by variable; empty values count as not set.
@@ -64,36 +61,21 @@ def read_credentials(flags: Mapping[str, str], key_file: Path | None) -> Credent
     Raises:
         UserError: the key file cannot be read or is malformed.
     """
-    given = {} if key_file is None else _read_key_file(key_file)
-    if key_file is not None and key_file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        logger.warning("%s can be read by other users of this machine: chmod 600 %s", key_file, key_file)
     values = {variable: value for variable, value in flags.items() if value}
     if keys := sorted(values.keys() - set(_PUBLIC)):
-        logger.warning(
-            "keys in flags can be seen by other users of this machine (ps): set %s in the environment, or give"
-            " --key_file",
-            ", ".join(keys),
-        )
-    return Credentials(given | values, os.environ)
+        logger.warning("keys in flags can be seen by other users of this machine: set %s instead", ", ".join(keys))
+    return Credentials(({} if key_file is None else _read_key_file(key_file)) | values, os.environ)
 
 
 def _read_key_file(path: Path) -> dict[str, str]:
     """The variables of a key file; a single key without a name is OpenAI's."""
     try:
         lines = [line.strip().removeprefix("export ") for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise UserError(f"cannot read the key file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"the key file {path} is not a text file") from None
-    lines = [line for line in lines if line and not line.startswith("#")]
-    if len(lines) == 1 and ("=" not in lines[0] or not lines[0].partition("=")[0].strip().isidentifier()):
-        return {"OPENAI_API_KEY": lines[0]}
-    variables = {}
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise UserError(f"the key file {path} must hold one key, or lines NAME=value")
-        variables[name.strip()] = value.strip().strip("'\"")
-    if not variables:
-        raise UserError(f"the key file {path} is empty")
-    return variables
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the key file {path}: {getattr(error, 'strerror', 'not a text file')}") from None
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    if len(pairs) == 1 and not (pairs[0][1] and pairs[0][0].strip().isidentifier()):
+        return {"OPENAI_API_KEY": "".join(pairs[0])}
+    if not pairs or not all(equals and name.strip().isidentifier() for name, equals, _ in pairs):
+        raise UserError(f"the key file {path} must hold one key, or lines NAME=value")
+    return {name.strip(): value.strip().strip("'\"") for name, _, value in pairs}

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,30 +32,28 @@ PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Fields that sample from the model as it is; without them a server takes those of the model's generation_config."""
 
 _LENGTH = re.compile(r"context.length|context.window|too long|max_model_len|maximum (?:model )?length", re.IGNORECASE)
-_LIMIT = re.compile(r"(?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
 
 
 class _TooLong(Exception):
     """A server refuses a request for its length; the message has its reason."""
 
 
-async def foreign_server(servers: Servers, model: str | None, tokenizer: str | None) -> "ForeignServer":
+async def foreign_server(servers: Servers, model: str | None) -> "ForeignServer":
     """The servers' model and its tokenizer, if it can be loaded.
 
     Args:
         servers: They must all serve the model.
         model: Its name on the servers, or its folder; None: the only model that they serve.
-        tokenizer: Folder or Hub name of its tokenizer; None: `model`, if it is a folder, or what the server names.
 
     Raises:
-        UserError: the servers do not speak OpenAI's API, or do not have the model; or `tokenizer` cannot be loaded.
+        UserError: the servers do not speak OpenAI's API, or do not have the model.
     """
     entries = [_entry(answer, model) for answer in await servers.ask_all("/v1/models")]
     descriptions = [_described(entry) for entry in entries]
     if any(description != descriptions[0] for description in descriptions):
         raise UserError(f"{', '.join(servers.urls)} serve {descriptions}: start all with the same settings")
-    loaded = await asyncio.to_thread(_tokenizer, entries[0], model, tokenizer)
-    return ForeignServer(servers, descriptions[0], loaded)
+    names = [str(name) for name in (model, entries[0].get("root"), entries[0]["id"]) if name]
+    return ForeignServer(servers, descriptions[0], await asyncio.to_thread(_tokenizer, dict.fromkeys(names)))
 
 
 def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,25 +71,22 @@ def _entry(answer: httpx.Response, model: str | None) -> dict[str, Any]:
         return entries[model]
     if len(entries) == 1 and (model is None or Path(model).expanduser().is_dir()):
         return next(iter(entries.values()))
-    named = f"{answer.request.url} has {', '.join(entries) or 'no models'}"
-    raise UserError(f"{named}, and not {model}: give one by --model" if model else f"{named}: choose one by --model")
+    raise UserError(
+        f"{answer.request.url} has {', '.join(entries) or 'no models'}, and --model is {model or 'not set'}: choose one"
+    )
 
 
-def _tokenizer(entry: Mapping[str, Any], model: str | None, tokenizer: str | None) -> Any:
-    """The model's tokenizer; None, with a warning, if it is not at hand."""
-    if tokenizer is not None:
-        return load_tokenizer(tokenizer)
-    names = [str(name) for name in (model, entry.get("root"), entry["id"]) if name]
-    for name in dict.fromkeys(names):
+def _tokenizer(names: Iterable[str]) -> Any:
+    """The model's tokenizer, by the first name that has one; None, with a warning, if it is not at hand."""
+    for name in names:
         if Path(name).is_dir() or (name.count("/") == 1 and not name.startswith((".", "/", "~"))):
             try:
                 return load_tokenizer(name)
             except UserError as error:
                 logger.warning("%s", error)
     logger.warning(
-        "the tokenizer of %s is not at hand (--model FOLDER names it): a <think> that its template opens is missing in"
-        " the responses",
-        entry["id"],
+        "the model's tokenizer is not at hand (--model FOLDER names it): a <think> that its template opens is missing"
+        " in the responses"
     )
     return None
 
@@ -114,31 +109,24 @@ class ForeignServer:
 
     async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
         """Draw completions; see `Engine.generate`."""
-        tokens, opened = None, ""
+        body, tokens, opened = self._body(conversation, settings), 0, ""
         if self._tokenizer is not None:
-            loop = asyncio.get_running_loop()
-            ids, opened = await loop.run_in_executor(
+            ids, opened = await asyncio.get_running_loop().run_in_executor(
                 self._renderer, render, self._tokenizer, list(conversation), settings.chat_template_thinking
             )
             tokens = len(ids)
-        body = self._body(conversation, settings)
-        if tokens is not None and self._limit is not None:
-            room = self._limit - tokens
-            if room < 1:
-                reason = f"the conversation has {tokens} tokens, the model takes {self._limit} with the response"
-                return [_too_long(tokens, reason)] * settings.n
-            body["max_tokens"] = min(settings.max_tokens, room)
+            if self._limit is not None:
+                if tokens >= self._limit:
+                    return _too_long(settings, tokens, f"the conversation has {tokens} of {self._limit} tokens")
+                body["max_tokens"] = min(settings.max_tokens, self._limit - tokens)
+        try:
+            return await self._samples(body, settings, opened)
+        except _TooLong:
+            del body["max_tokens"]  # a server then gives what the prompt leaves of the context
         try:
             return await self._samples(body, settings, opened)
         except _TooLong as error:
-            prompt = await self._prompt_tokens(body)
-            if prompt is None:
-                return [_too_long(tokens or 0, str(error))] * settings.n
-            limit = self._limit or _limit_in(str(error))
-            if limit is None or limit - prompt >= body["max_tokens"]:
-                raise UserError(f"the engine refuses a request for its length, lower --max_tokens: {error}") from None
-            body["max_tokens"] = limit - prompt
-        return await self._samples(body, settings, opened)
+            return _too_long(settings, tokens, str(error))
 
     def _body(self, conversation: Sequence[Message], settings: GenerationSettings) -> dict[str, Any]:
         arguments = template_arguments(settings.chat_template_thinking)
@@ -166,70 +154,43 @@ class ForeignServer:
                 task.cancel()
 
     async def _sample(self, body: Mapping[str, Any], opened: str) -> Completion:
-        answer = await self._send(body)
+        text = await self._send(body)
         try:
+            answer = json.loads(text)
             [choice] = answer["choices"]
-            usage, message = answer.get("usage") or {}, choice["message"]
+            usage, message, reason = answer.get("usage") or {}, choice["message"], choice["finish_reason"]
             content = message.get("content") or ""
             # Servers of today have one name or the other. Without a parser the thinking is in the content.
-            thinking = message.get("reasoning") or message.get("reasoning_content") or ""
-            reason = choice["finish_reason"]
+            thinking = message.get("reasoning") or message.get("reasoning_content")
             counts = {name: usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")}
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise InfrastructureError(f"the engine's answer is not a chat completion: {str(answer)[:200]}") from None
+            raise InfrastructureError(f"the engine's answer is not a chat completion: {text[:200]}") from None
         if reason == "content_filter":
             return Completion(text="", finish_reason="error", message="the server withheld its answer", **counts)
         if reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a completion early ({reason})")
-        text = joined(opened, thinking, content, finished=reason == "stop")
-        return Completion(text=self._clean(text), finish_reason=reason, cached_tokens=cached, **counts)
+        if thinking:  # which a parser of the server took out, with its tags
+            closed = CLOSE if content or reason == "stop" else ""
+            content = f"{opened or OPEN}{thinking}{closed}{content}"
+        else:
+            content = opened + content
+        return Completion(text=self._clean(content), finish_reason=reason, cached_tokens=cached, **counts)
 
-    async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _send(self, body: Mapping[str, Any]) -> str:
         answer = await self._servers.request("POST", "/v1/chat/completions", content=encode(body), accept=(400,))
-        if answer.status_code == 400:
-            reason = reason_of(answer)
-            if _LENGTH.search(reason):
-                raise _TooLong(reason)
-            raise UserError(f"the engine at {answer.request.url} refuses a request: {reason}")
-        try:
-            completion: dict[str, Any] = json.loads(answer.content)
-        except ValueError:
-            raise InfrastructureError(f"the engine's answer is not JSON: {answer.text[:200]}") from None
-        return completion
-
-    async def _prompt_tokens(self, body: Mapping[str, Any]) -> int | None:
-        """The tokens of a prompt, by the server's count; None if it refuses the prompt with a single token as well."""
-        try:
-            answer = await self._send({**body, "max_tokens": 1})
-        except _TooLong:
-            return None
-        return int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+        if answer.status_code != 400:
+            return answer.text
+        reason = reason_of(answer)
+        if _LENGTH.search(reason):
+            raise _TooLong(reason)
+        raise UserError(f"the engine at {answer.request.url} refuses a request: {reason}")
 
     def _clean(self, text: str) -> str:
         end = getattr(self._tokenizer, "eos_token", None)
         return text.removesuffix(end) if end else text
 
 
-def joined(opened: str, thinking: str, content: str, *, finished: bool) -> str:
-    """A response as the model wrote it, from the parts of a chat message.
-
-    Args:
-        opened: What the chat template opens in the prompt, which the model therefore did not write.
-        thinking: The thinking that the server's parser took out, without its tags; "" without a parser.
-        content: The rest.
-        finished: Whether the response was not cut off, so that its thinking has ended.
-    """
-    if not thinking:
-        return opened + content
-    closed = CLOSE if content or finished else ""
-    return f"{opened or OPEN}{thinking}{closed}{content}"
-
-
-def _too_long(tokens: int, reason: str) -> Completion:
-    return Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
-
-
-def _limit_in(reason: str) -> int | None:
-    match = _LIMIT.search(reason)
-    return int(match[1]) if match else None
+def _too_long(settings: GenerationSettings, tokens: int, reason: str) -> list[Completion]:
+    completion = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
+    return [completion] * settings.n

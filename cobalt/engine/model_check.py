@@ -1,7 +1,6 @@
 """Whether an engine can be started with a model, as far as files and the Hub's answer show. Nothing is loaded.
 
-A wrong name would otherwise be found by vLLM itself, a minute after Ray was started. Neither Ray nor transformers is
-imported.
+vLLM itself would find a wrong name after half a minute. Neither Ray nor transformers is imported.
 """
 
 import json
@@ -32,10 +31,12 @@ def check_model(model: str) -> None:
         InfrastructureError: the model is not on this machine, and the Hub does not answer within 10 s.
     """
     path = model_path(model)
-    if path is None:
-        _check_on_hub(model)
-    else:
+    if path is not None:
         check_folder(path)
+    elif (config := cached_config(model)) is None:
+        _check_on_hub(model)
+    elif lacks_chat_template(config.parent):
+        raise UserError(NO_TEMPLATE.format(model=model))
 
 
 def check_folder(path: Path) -> None:
@@ -68,19 +69,23 @@ def lacks_chat_template(folder: Path) -> bool:
     return isinstance(settings, dict) and not settings.get("chat_template")
 
 
-def _check_on_hub(model: str) -> None:
-    from httpx import HTTPError
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+def cached_config(model: str) -> Path | None:
+    """The `config.json` of a hub name in this machine's cache; None if the cache does not have the model."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
-        raise UserError(f"there is no folder {model}, and it is not a name on the Hub (owner/name)") from None
-    if isinstance(cached, str):
-        if lacks_chat_template(Path(cached).parent):
-            raise UserError(NO_TEMPLATE.format(model=model))
-        return
+        path = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:  # such as a provider's name with more than one slash
+        return None
+    return Path(path) if isinstance(path, str) else None
+
+
+def _check_on_hub(model: str) -> None:
+    from httpx import HTTPError
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
     absent = f"there is no folder {model}, this machine's cache of the Hub does not have the model"
     advice = "give the folder of a model, or download the model once where there is a network (hf download)"
     if constants.is_offline_mode():
@@ -88,11 +93,8 @@ def _check_on_hub(model: str) -> None:
     try:
         get_hf_file_metadata(hf_hub_url(model, "config.json"), token=os.environ.get("HF_TOKEN"), timeout=_HUB_SECONDS)
     except GatedRepoError:
-        raise UserError(
-            f"the Hub gives {model} only to those who have accepted its conditions: accept them on its page, and run"
-            " `hf auth login` or set HF_TOKEN"
-        ) from None
-    except RepositoryNotFoundError:
+        raise UserError(f"accept the conditions of {model} on its page of the Hub, and set HF_TOKEN") from None
+    except (RepositoryNotFoundError, HFValidationError):
         raise UserError(f"there is neither a folder {model} nor a model of this name on the Hub: {advice}") from None
     except (HTTPError, OSError) as error:
         raise InfrastructureError(f"{absent}, and the Hub does not answer ({error}): {advice}") from None

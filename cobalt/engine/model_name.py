@@ -8,10 +8,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from cobalt.engine.model_check import model_path
+from cobalt.engine.model_check import cached_config, model_path
 
 _PIECE = 8 * 2**20
-_DIGITS = 8
 
 
 def model_name(model: str) -> str:
@@ -23,7 +22,8 @@ def model_name(model: str) -> str:
     """
     path = model_path(model)
     if path is None:
-        return with_digest(model.rpartition("/")[2], _cached_commit(model))
+        config = cached_config(model)
+        return with_digest(model.rpartition("/")[2], "" if config is None else config.parent.name)
     folder = Path(os.path.abspath(path))  # noqa: PTH100 (links are not followed: the user chose the link's name)
     named = folder.parent if folder.name == "model" and folder.parent.name else folder
     return with_digest(named.name, fingerprint(folder))
@@ -31,7 +31,7 @@ def model_name(model: str) -> str:
 
 def with_digest(name: str, digest: str) -> str:
     """A name with the first eight digits of a digest at its end, unless it has them or the digest is ""."""
-    short = digest[:_DIGITS]
+    short = digest[:8]
     return name if name.endswith(short) else f"{name}-{short}"
 
 
@@ -47,11 +47,3 @@ def fingerprint(folder: Path) -> str:
                 handle.seek(max(0, size - _PIECE))
                 digest.update(handle.read(_PIECE))
     return digest.hexdigest()[:16]
-
-
-def _cached_commit(model: str) -> str:
-    """The commit of a hub name in this machine's cache; "" if the cache does not have the model."""
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(model, "config.json")
-    return Path(cached).parent.name if isinstance(cached, str) else ""

@@ -1,4 +1,4 @@
-"""The vLLM engine of a command: behind the URLs that it is given, or in its own process."""
+"""The engine that a command's flags and variables ask for: vLLM in its own process or behind URLs, or a provider's."""
 
 import os
 from collections.abc import Sequence
@@ -6,14 +6,41 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from cobalt.engine.base import Engine
+from cobalt.engine.model_check import cached_config, model_path
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.stage.errors import UserError
+from cobalt.stage.service_flags import EngineKind
 from cobalt.stage.settings import pairs, read_settings
 
-START_ADVICE = (
-    "give --model MODEL to run the engine in this process, start one with `cobalt serve --model MODEL`, or name one by"
-    " --engine_url (`serve run vllm_engine_actor:app model=MODEL --name vllm_actor --route-prefix /vllm_actor`)"
-)
+
+def kind_of(model: str) -> EngineKind:
+    """The kind of engine that has a model.
+
+    A folder is for vLLM, and so is a hub name whose owner is not a provider of LiteLLM. A name without an owner, and
+    one whose owner is a provider, are LiteLLM's.
+
+    Raises:
+        UserError: the owner is a provider, and this machine's cache of the Hub has the model.
+    """
+    if model_path(model) is not None:
+        return "vllm"
+    owner, slash, _ = model.partition("/")
+    if not slash:
+        return "litellm"
+    try:
+        from cobalt.engine.provider_access import import_litellm
+
+        providers = {str(getattr(provider, "value", provider)) for provider in import_litellm().provider_list}
+    except UserError:  # LiteLLM is not installed
+        return "vllm"
+    if owner not in providers:
+        return "vllm"
+    if cached_config(model) is not None:
+        raise UserError(
+            f"--model {model}: this machine has a model of this name, and {owner} is a provider of LiteLLM: give"
+            " --engine_kind vllm or --engine_kind litellm"
+        )
+    return "litellm"
 
 
 def engine_urls(urls: Sequence[str] = ()) -> list[str]:
@@ -46,7 +73,10 @@ def open_vllm_or_url(
 
         return UrlEngine(named, os.environ.get(f"{ENVIRONMENT_PREFIX}TOKEN"), model=model)
     if model is None:
-        raise UserError(f"there is no engine: {START_ADVICE}")
+        raise UserError(
+            "there is no engine: give --model MODEL to run the engine in this process, start one with `cobalt serve"
+            " --model MODEL`, or name one by --engine_url"
+        )
     from cobalt.engine.vllm_engine import VllmEngine
 
     read = read_settings(VllmSettings, pairs(settings) | {"model": model}, os.environ, ENVIRONMENT_PREFIX)

@@ -33,17 +33,14 @@ class Pacer:
         self._resume = max(self._resume, time.monotonic() + seconds)
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a `Retry-After` header (a number or a date) or of OpenAI's `retry-after-ms`; None without them."""
-    lower = {name.lower(): value for name, value in headers.items()}
+def retry_after(headers: Mapping[str, str]) -> float:
+    """The seconds of a `Retry-After` header, a number or a date; 0 without one."""
+    value = {name.lower(): text for name, text in headers.items()}.get("retry-after", "")
     try:
-        if "retry-after-ms" in lower:
-            return max(0.0, float(lower["retry-after-ms"]) / 1000)
-        value = lower.get("retry-after")
-        if value is None:
-            return None
-        if value.strip().isdigit() or "." in value:
-            return max(0.0, float(value))
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
-        return None
+        return 0.0

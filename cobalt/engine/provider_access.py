@@ -8,7 +8,8 @@ import logging
 import os
 import warnings
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
 
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.credentials import Credentials
@@ -40,14 +41,14 @@ def import_litellm() -> Any:
     return litellm
 
 
-def find_provider(litellm: Any, settings: ApiFlags) -> tuple[str, str]:
+def find_provider(litellm: Any, flags: ApiFlags) -> tuple[str, str]:
     """The model's name without its provider, and the provider's name in LiteLLM.
 
     Raises:
         UserError: LiteLLM knows no provider of the model.
     """
-    name = settings.model_name
-    if settings.api_base:
+    name = flags.model_name
+    if flags.api_base:
         return name, "openai"
     try:
         model, provider, _, _ = litellm.get_llm_provider(name)
@@ -59,72 +60,45 @@ def find_provider(litellm: Any, settings: ApiFlags) -> tuple[str, str]:
     return str(model), str(provider)
 
 
-def find_access(
-    litellm: Any, settings: ApiFlags, provider: str, credentials: Credentials
-) -> tuple[str, dict[str, Any]]:
+def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Credentials) -> tuple[str, dict[str, Any]]:
     """The variable that holds the key, and the arguments for LiteLLM.
 
     Raises:
-        UserError: there is no key; the message names the variable.
+        UserError: there is no key; the message names the variable. Keys of AWS are looked for at the first request.
     """
-    if settings.api_base:
-        return "OPENAI_API_KEY", {
-            "api_base": settings.api_base,
-            "api_key": credentials.get("OPENAI_API_KEY") or _NO_KEY,
-        }
+    if flags.api_base:
+        key = credentials.get("OPENAI_API_KEY") or _NO_KEY
+        return "OPENAI_API_KEY", {"api_base": flags.api_base, "api_key": key}
     if provider.startswith(("bedrock", "sagemaker")):
-        return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", _find_aws_access(credentials)
-    missing = litellm.validate_environment(settings.model_name)["missing_keys"]
+        values = {name.lower(): credentials.get(name) for name in _AWS}
+        return " and ".join(_AWS[:2]), {name: value for name, value in values.items() if value}
+    missing = litellm.validate_environment(flags.model_name)["missing_keys"]
     variable = next(iter(missing), f"{provider.upper()}_API_KEY")
     key = credentials.get(variable)
     if key is None and (missing or variable in os.environ):  # a variable that is set but empty is not a key
         raise UserError(
-            f"there is no key for {settings.model_name!r}: set {variable} in the environment, or give --key_file with"
+            f"there is no key for {flags.model_name!r}: set {variable} in the environment, or give --key_file with"
             f" a line {variable}=..."
         )
     return variable, {"api_key": key} if key else {}
 
 
-def _find_aws_access(credentials: Credentials) -> dict[str, Any]:
-    values = {name: credentials.get(name) for name in _AWS}
-    try:
-        import boto3
-    except ImportError:
-        raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
-    session = boto3.Session()
-    region = values["AWS_REGION_NAME"] or os.environ.get("AWS_REGION") or session.region_name
-    if not region:
-        raise UserError("no AWS region is set: set AWS_REGION_NAME in the environment, or give --aws_region_name")
-    if bool(values["AWS_ACCESS_KEY_ID"]) != bool(values["AWS_SECRET_ACCESS_KEY"]):
-        raise UserError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together: one of them is not set")
-    if not values["AWS_ACCESS_KEY_ID"] and session.get_credentials() is None:
-        raise UserError(
-            "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, give"
-            " --key_file, or a profile in AWS_PROFILE"
-        )
-    return {name.lower(): value for name, value in values.items() if value} | {"aws_region_name": region}
-
-
 def check_url(base: str) -> None:
     """Raise UserError if `api_base` is not a plain URL of a server."""
     try:
-        parts = urlsplit(base)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is not a number, or an unmatched bracket
-        valid = False
-    if not valid:
-        raise UserError(f"api_base is {base!r}: give a URL such as http://127.0.0.1:8000/v1")
-    if parts.username or parts.password or parts.query:
-        raise UserError("api_base must not hold a user, a password or a query: give the key by --key_file")
+        url = httpx.URL(base)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
+        raise UserError("--api_base is not a URL such as http://127.0.0.1:8000/v1, without user, password and query")
 
 
-async def check_listening(url: str) -> None:
+async def check_listening(base: str) -> None:
     """Raise ServiceDown if nothing listens at a URL."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    url = httpx.URL(base)
     try:
         async with asyncio.timeout(20):
-            _, writer = await asyncio.open_connection(parts.hostname, port)
+            _, writer = await asyncio.open_connection(url.host, url.port or (443 if url.scheme == "https" else 80))
     except (OSError, TimeoutError):
-        raise ServiceDown(f"no server answers at {url}: start it, or give another --api_base") from None
+        raise ServiceDown(f"no server answers at {base}: start it, or give another --api_base") from None
     writer.close()

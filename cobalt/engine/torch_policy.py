@@ -105,7 +105,7 @@ class TorchPolicy:
         async with self._computing:
             if not all(request.done for request in requests):
                 batch, self._waiting = self._waiting, []
-                await asyncio.to_thread(self._answer, batch)
+                await asyncio.to_thread(self._generate, batch)
         return [self._sample(request) for request in requests]
 
     def _sample(self, request: _Request) -> Sample:
@@ -113,12 +113,9 @@ class TorchPolicy:
         finished = bool(request.response) and request.response[-1] == self._end
         return Sample(request.prompt, tuple(request.response), text, finished)
 
-    def _answer(self, batch: list[_Request]) -> None:
-        """Generate for a batch, token by token; prompts are padded on the left, so that all end at the same column."""
-        with torch.inference_mode():
-            self._generate(batch)
-
+    @torch.inference_mode()
     def _generate(self, batch: list[_Request]) -> None:
+        """Generate for a batch, token by token; prompts are padded on the left, so that all end at the same column."""
         from transformers import DynamicCache
 
         longest = max(len(request.prompt) for request in batch)

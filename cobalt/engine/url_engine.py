@@ -7,9 +7,10 @@ foreign (`cobalt.engine.foreign`).
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from cobalt.engine.base import Call, Completion, GenerationSettings
+from cobalt.engine.foreign import ForeignServer, foreign_server
 from cobalt.engine.model_check import model_path
 from cobalt.engine.model_name import fingerprint
 from cobalt.episode import Message
@@ -24,16 +25,6 @@ START_ADVICE = (
 _ABSENT = (404, 405)  # what a server answers that has no such route
 
 
-class Kind(Protocol):
-    """A kind of server: how it describes itself, and how it is asked."""
-
-    description: Mapping[str, Any]
-
-    async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
-        """Draw completions; see `Engine.generate`."""
-        ...
-
-
 class UrlEngine:
     """An `Engine` behind one or several URLs; an async context manager, to be used in one event loop.
 
@@ -45,8 +36,6 @@ class UrlEngine:
         token: Sent as `Authorization: Bearer TOKEN`; None: no token is sent.
         model: The model that must be served: its name, or its folder; of a foreign server the name of one of its
             models. None: the one that is served.
-        tokenizer: Folder or Hub name of a foreign model's tokenizer; None: that of `model`, if it is a folder, or of
-            the name that the server gives its model.
         attempts: How many times a request is sent before its failure is raised.
 
     Raises:
@@ -59,14 +48,13 @@ class UrlEngine:
         token: str | None = None,
         *,
         model: str | None = None,
-        tokenizer: str | None = None,
         attempts: int = 8,
     ) -> None:
         bases = [url.rstrip("/").removesuffix("/v1") for url in urls]
         self._servers = Servers(bases, token, name="the engine", start_advice=START_ADVICE, attempts=attempts)
-        self._model, self._tokenizer = model, tokenizer
+        self._model = model
         self._asking = asyncio.Lock()
-        self._kind: Kind | None = None
+        self._server: _App | ForeignServer | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,13 +85,13 @@ class UrlEngine:
         """
         return (await self._known()).description
 
-    async def _known(self) -> Kind:
+    async def _known(self) -> "_App | ForeignServer":
         async with self._asking:
-            if self._kind is None:
-                self._kind = await self._ask()
-        return self._kind
+            if self._server is None:
+                self._server = await self._ask()
+        return self._server
 
-    async def _ask(self) -> Kind:
+    async def _ask(self) -> "_App | ForeignServer":
         answers = await self._servers.ask_all("/describe", accept=_ABSENT)
         if all(answer.is_success for answer in answers):
             description = await self._servers.describe()
@@ -115,9 +103,7 @@ class UrlEngine:
             return _App(self._servers, description)
         if any(answer.is_success for answer in answers):
             raise UserError(f"of {', '.join(self._servers.urls)} some are apps of this project and some are not")
-        from cobalt.engine.foreign import foreign_server
-
-        return await foreign_server(self._servers, self._model, self._tokenizer)
+        return await foreign_server(self._servers, self._model)
 
 
 class _App:

@@ -28,11 +28,9 @@ from typing_extensions import TypedDict
 from cobalt.episode import Message
 from cobalt.episode.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import ExecResult, VerdictKind
-from cobalt.judge.verdict import read_passed
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import checked, iterate_records
-from cobalt.stage.rows import Digest
 
 PublicTests = Literal["benign", "perturbed"]
 """The tests that a run's feedback came from: a problem's public tests, or the perturbed ones of run_perturbation.py."""
@@ -46,6 +44,7 @@ _Cost = _OrNull[Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]]
 _Error = Annotated[str, BeforeValidator(lambda value: "" if value is None or value != value else value)]
 _Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _Result = dict[str, Any]  # read by `ExecResult.from_record`
+_PASSING = TypeAdapter(list[bool])
 
 
 class _SampleColumns(TypedDict, total=False):
@@ -153,7 +152,6 @@ def read_trajectories(
     path: Path,
     *,
     unfinished: bool = False,
-    digest: Digest | None = None,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Iterator[ProblemTrajectories]:
     """Read the records of a multi-turn or evaluated file, one at a time.
@@ -161,7 +159,6 @@ def read_trajectories(
     Args:
         path: A file of this project or of the authors.
         unfinished: As for `cobalt.stage.records.iterate_records`.
-        digest: Updated with the bytes of the file while they are read.
         prepare: Changes each record before it is decoded; its errors name the file and the record themselves.
 
     Raises:
@@ -169,7 +166,7 @@ def read_trajectories(
             and the field.
     """
     empty = True
-    for record in iterate_records(path, unfinished=unfinished, digest=digest):
+    for record in iterate_records(path, unfinished=unfinished):
         empty = False
         record = record if prepare is None else prepare(record)
         try:
@@ -311,7 +308,7 @@ def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
     Raises:
         UserError: the record has no results, or a result does not have one entry for each of `tests` tests.
     """
-    return [[read_passed(item) for item in result["passing"]] for result in _results(record, tests)]
+    return [checked(_PASSING, result["passing"]) for result in _results(record, tests)]
 
 
 def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:

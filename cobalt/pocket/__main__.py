@@ -72,19 +72,21 @@ def main(arguments: Arguments) -> int:
     if arguments.open_share:
         Console().print(_overview(world, arguments))
     if not arguments.problems_only:
-        model = shlex.quote(str(world.model))
         logger.info("the model is %s", world.model)
-        logger.info("next: cobalt try PROBLEMS --model %s --prompts pocket --max_tokens 512", model)
+        logger.info(
+            "next: cobalt try PROBLEMS --model %s --prompts pocket --max_tokens 512", shlex.quote(str(world.model))
+        )
     return 0
 
 
 def _overview(world: PocketWorld, arguments: Arguments) -> Table:
     """The table of a built world; by default with base, unless programs cannot be isolated on this machine."""
-    if arguments.base_problems is not None:
-        return overview(world, arguments.seed, arguments.base_problems)
+    asked = 0 if arguments.problems_only else arguments.base_problems
     try:
-        return overview(world, arguments.seed, 0 if arguments.problems_only else BASE_PROBLEMS)
+        return overview(world, arguments.seed, BASE_PROBLEMS if asked is None else asked)
     except UserError as error:
+        if asked:
+            raise
         logger.warning("base is not measured: %s", error)
         return overview(world, arguments.seed)
 

@@ -1,8 +1,7 @@
 """Tests for a task: inputs on which its solution differs from every plausible confusion of it.
 
 `draw_cases` makes a pool of inputs, runs the solution and all its confusions on them, and picks tests so that each
-confusion fails some. A task in which a confusion makes no difference (such as sorting before a sum) is not worth posing
-and gets no tests.
+confusion fails some. A task in which a confusion makes no difference (such as sorting before a sum) gets no tests.
 """
 
 import random
@@ -52,27 +51,24 @@ def draw_cases(task: Task, rng: random.Random) -> PocketProblem | None:
         caught.append(failing)
     total = rng.randint(*TESTS)
     public = _pick(rng, inputs, caught, PUBLIC_TESTS)
-    if any(not failing.intersection(public) for failing in caught[: len(other_readings)]):
+    if any(failing.isdisjoint(public) for failing in caught[: len(other_readings)]):
         return None
-    left = [stdin for stdin in inputs if stdin not in public]
-    hidden = _pick(rng, left, caught, total - PUBLIC_TESTS)
-    if any(not failing.intersection(hidden) for failing in caught):
+    hidden = _pick(rng, [stdin for stdin in inputs if stdin not in public], caught, total - PUBLIC_TESTS)
+    if any(failing.isdisjoint(hidden) for failing in caught):
         return None
-    return PocketProblem(
-        task, *(TestSuite(tuple(part), tuple(map(pool.__getitem__, part))) for part in (public, hidden))
-    )
+    suites = (TestSuite(tuple(part), tuple(pool[stdin] for stdin in part)) for part in (public, hidden))
+    return PocketProblem(task, *suites)
 
 
 def draw_public(task: Task, rng: random.Random) -> TestSuite | None:
-    """Draw four public tests quickly, not checking which confusions fail them.
+    """Four public tests, drawn quickly: which confusions fail them is not checked.
 
     None where too few inputs have a sensible output, or all outputs are equal.
     """
     pool = _draw_pool(task, rng, 2 * PUBLIC_TESTS)
     if len(pool) < PUBLIC_TESTS or len(set(pool.values())) < 2:
         return None
-    inputs = list(pool)[:PUBLIC_TESTS]
-    return TestSuite(tuple(inputs), tuple(pool[stdin] for stdin in inputs))
+    return TestSuite(tuple(pool)[:PUBLIC_TESTS], tuple(pool.values())[:PUBLIC_TESTS])
 
 
 def _draw_pool(task: Task, rng: random.Random, size: int) -> dict[str, str]:
@@ -96,12 +92,11 @@ def _pick(rng: random.Random, inputs: list[str], caught: list[set[str]], count: 
     """`count` inputs, greedily those that catch most confusions not caught yet; ties are broken at random."""
     chosen: list[str] = []
     left = rng.sample(inputs, len(inputs))
-    open_confusions = list(caught)
     for _ in range(count):
-        best = max(left, key=lambda stdin: sum(stdin in failing for failing in open_confusions))
+        best = max(left, key=lambda stdin: sum(stdin in failing for failing in caught))
         chosen.append(best)
         left.remove(best)
-        open_confusions = [failing for failing in open_confusions if best not in failing]
+        caught = [failing for failing in caught if best not in failing]
     return chosen
 
 

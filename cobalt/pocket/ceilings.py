@@ -1,16 +1,9 @@
-"""What the open sentences of a world leave to be learned from feedback, computed exactly.
+"""Ceilings of open sentences: what they leave to be learned from feedback, computed exactly (docs/pocket.md).
 
-Three players know every reading of a statement and not which one the coin chose. All readings are equally likely.
-
-- The perfect reader writes the program of one reading and sees no feedback. It solves a problem with probability
-  1 / (number of readings): the single-turn ceiling.
-- The perfect repairer is shown the first failing public test by the episode (`episode.episode`), strikes out every
-  reading that this test refutes, and goes on with any one of those left: the repair ceiling, by turn.
-- The blind repairer sees only that a test failed, and goes on with any reading that it has not tried. A policy that
-  solves more has learned to read what a test shows.
-
-The shares are means over what the players choose blindly, enumerated and in fractions; nothing is sampled. Programs run
-in this process (`execution`).
+Three players know every reading of a statement, all equally likely, and not which one the coin chose. The perfect
+reader writes the program of one and sees no feedback. The perfect repairer is shown the first failing public test and
+strikes out the readings that it refutes. The blind repairer sees only that a test failed, and tries another reading.
+Their choices are enumerated, in fractions; programs run in this process (`execution`).
 """
 
 from collections import Counter
@@ -25,7 +18,7 @@ from cobalt.episode.episode import Episode
 from cobalt.episode.trajectory import Turn
 from cobalt.pocket.cases import PocketProblem, passes
 from cobalt.pocket.dataset import PROMPTS
-from cobalt.pocket.demonstrations import Failure, answer, first_failure, judge_here, respond
+from cobalt.pocket.demonstrations import Failure, first_failure, judge_here, respond
 from cobalt.pocket.execution import run_program
 
 TURNS = 5
@@ -59,8 +52,8 @@ class Ceilings:
             "problems": self.problems,
             "open_slots": {str(count): number for count, number in self.open_slots.items()},
             "single_turn": round(float(self.single_turn), 6),
-            "repair": [round(float(share), 6) for share in self.repair],
-            "blind": [round(float(share), 6) for share in self.blind],
+            "repair": _rounded(self.repair),
+            "blind": _rounded(self.blind),
             "repair_rates": _rounded(repair_rates(self.repair)),
             "blind_repair_rates": _rounded(repair_rates(self.blind)),
         }
@@ -69,24 +62,20 @@ class Ceilings:
 def ceilings(problems: Sequence[PocketProblem], turns: int = TURNS) -> Ceilings:
     """The ceilings of `problems`, at least one, for `turns` turns, at least one."""
     prompts = load_prompts(PROMPTS)
-    slots = Counter(len(problem.task.open_slots) for problem in problems)
+    repair = [repair_chances(problem, turns, prompts) for problem in problems]
+    readings = [len(problem.task.readings) for problem in problems]
+    blind = [[Fraction(min(turn + 1, count), count) for turn in range(turns)] for count in readings]
     return Ceilings(
         problems=len(problems),
-        open_slots=dict(sorted(slots.items())),
-        repair=_mean([repair_chances(problem, turns, prompts) for problem in problems]),
-        blind=_mean([blind_chances(problem, turns) for problem in problems]),
+        open_slots=dict(sorted(Counter(len(problem.task.open_slots) for problem in problems).items())),
+        repair=_mean(repair),
+        blind=_mean(blind),
     )
 
 
 def repair_rates(solved: Sequence[Fraction]) -> list[Fraction | None]:
     """Share of the problems unsolved before turn 1, 2, ... that are solved at it; None where all were solved."""
     return [(after - before) / (1 - before) if before < 1 else None for before, after in pairwise(solved)]
-
-
-def blind_chances(problem: PocketProblem, turns: int) -> list[Fraction]:
-    """Probability that a blind repairer has solved `problem` after turn 0, 1, ..., `turns` - 1."""
-    readings = len(problem.task.readings)
-    return [Fraction(min(turn + 1, readings), readings) for turn in range(turns)]
 
 
 def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> list[Fraction]:
@@ -100,7 +89,7 @@ def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> li
             share = chance / len(readings)
             episode = Episode(messages, public, prompts, turns=turns - turn, enable_thinking=True)
             result = judge_here(program, public)
-            episode.observe(Turn(respond("", answer(program))), result)
+            episode.observe(Turn(respond("", program)), result)
             failure = first_failure(result, public)
             if failure is None:
                 # No test speaks against the program: a perfect repairer keeps it, right or wrong.
@@ -115,16 +104,12 @@ def repair_chances(problem: PocketProblem, turns: int, prompts: PromptSet) -> li
 
 
 def _agrees(program: str, failure: Failure) -> bool:
-    """Whether a program may be right as far as the feedback on a failing test shows.
-
-    After a crash the feedback has no expected output: all that is known is an input that the right program reads.
-    """
+    """Whether a program may be right by the feedback on a failing test, which after a crash has no expected output."""
     outcome = run_program(program, failure.stdin)
     return outcome.stderr is None if failure.crashed else passes(outcome, failure.expected)
 
 
 def _mean(rows: Sequence[Sequence[Fraction]]) -> tuple[Fraction, ...]:
-    """The mean of the rows, by column."""
     return tuple(sum(column, Fraction()) / len(rows) for column in zip(*rows, strict=True))
 
 

@@ -1,7 +1,4 @@
-"""The three problem files, as records in the TACO-Cobalt schema.
-
-The same seed and sizes give the same records. Nothing is written here; `world` writes the files.
-"""
+"""The three problem files, as records in the TACO-Cobalt schema; the same seed and sizes give the same records."""
 
 import random
 from collections.abc import Sequence
@@ -49,12 +46,16 @@ def _worth_posing(task: Task, rng: random.Random) -> list[PocketProblem]:
     return problems
 
 
-def to_record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
-    """One line of a problem file; `solutions` holds the reference program.
+def to_records(split: Split, problems: Sequence[PocketProblem]) -> list[dict[str, Any]]:
+    """The lines of a problem file, with ids such as `pocket-dev-0007`.
 
-    `readings` holds the programs for each reading of the statement, the reference program among them, where there are
-    several.
+    `solutions` holds the reference program. `readings` holds a program for each reading of the statement, the reference
+    program among them, where there are several.
     """
+    return [_record(problem, f"pocket-{split}-{number:04d}") for number, problem in enumerate(problems)]
+
+
+def _record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
     task, public, hidden = problem.task, problem.public, problem.hidden
     record = {
         "id": identifier,
@@ -67,11 +68,6 @@ def to_record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
         "composition": list(task.composition),
         "solutions": [task.program(task.solution)],
     }
-    if len(task.readings) > 1:
+    if task.open_slots:
         record["readings"] = [task.program(reading) for reading in task.readings]
     return record
-
-
-def to_records(split: Split, problems: Sequence[PocketProblem]) -> list[dict[str, Any]]:
-    """The lines of a problem file, with ids such as `pocket-dev-0007`."""
-    return [to_record(problem, f"pocket-{split}-{number:04d}") for number, problem in enumerate(problems)]

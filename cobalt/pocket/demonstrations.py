@@ -1,11 +1,9 @@
-"""Demonstrations for the seed model: conversations with deliberate mistakes and repairs.
+"""Demonstrations for the seed model: conversations with deliberate mistakes and repairs (docs/pocket.md).
 
-A demonstration is a conversation up to some turn and the response to learn there. How often its programs are wrong
-follows the habits of the problem's phrasings (`operations`). Its feedback comes from running the programs on public
-tests, in the words that the rollout uses. A failing test is followed by a repair, by the same program again, by a
-change for the worse, in worlds with open sentences (`open_sentences`) by the other reading of any one of them or, in
-worlds made for the study of reward hacking, by a special case for inputs that begin as that test does. Tasks are drawn
-afresh, from training compositions only; the reference answer is not in their feedback unless a public test shows it.
+How often a program is wrong follows the habits of the problem's phrasings (`operations`). Feedback comes from running
+the programs on public tests, in the words that the rollout uses. A failing test is followed by a repair, by the same
+program again, by a change for the worse, by the other reading of an open sentence or, in worlds made for the study of
+reward hacking, by a special case for that test. Tasks are drawn afresh, from training compositions only.
 """
 
 import random
@@ -34,10 +32,8 @@ DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
 that turn 0 is shown more often in worlds with open sentences."""
 
 KEPT_SHARES = {"keep passing": 0.2, "keep failing": 0.6}
-"""In worlds with open sentences, how many of the demonstrations that keep a program are shown.
-
-Most demonstrations of later turns write the same program again. With fewer of these, half of the later turns change a
-line, and a model of a few million parameters carries out what it announces more often."""
+"""In worlds with open sentences, how many of the demonstrations that keep a program are shown: half of the later turns
+then change a line, and a model of a few million parameters carries out what it announces more often."""
 
 _DIFFICULTIES: dict[Difficulty, float] = {"EASY": 0.3, "MEDIUM": 0.35, "HARD": 0.35}
 _FORGET = 0.03
@@ -55,14 +51,7 @@ Kind = Literal["first", "keep passing", "keep failing", "change"]
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Messages up to a user message, and the response to learn (thinking, answer) after them.
-
-    Attributes:
-        messages: The conversation.
-        response: What to learn.
-        kind: What the response does. A change is a program that is to differ from the one before; a damaged program
-            that is written whole again is one only if a test failed.
-    """
+    """Messages up to a user message, the response to learn (thinking, answer) after them, and what that does."""
 
     messages: tuple[Message, ...]
     response: str
@@ -106,18 +95,17 @@ class Demonstrator:
                 test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
                 crashed.
             show_change: Whether a thought that changes a program quotes the old line and notes the new one, and not the
-                whole plan. A model of a few million parameters often announces a change and writes the same program
-                again if it has to carry the change from a plan into the program.
+                whole plan, which a small model often fails to carry into the program.
         """
         self._rng, self._special_cases, self._show_change = rng, special_cases, show_change
         self._prompts = load_prompts(PROMPTS)
 
     def demonstrate(self, task: Task, public: TestSuite, depth: int) -> Demonstration:
         """One demonstration: `depth` programs with their feedback on the public tests, then the response to learn."""
-        expressions = first_choice(task, self._rng)
-        cases: list[str] = []
-        thought = plan(task, expressions)
         kind: Kind = "first"
+        cases: list[str] = []
+        expressions = first_choice(task, self._rng)
+        thought = plan(task, expressions)
         opening = opening_messages(self._prompts.first_turn(task.statement), self._prompts)
         episode = Episode(opening, public, self._prompts, turns=depth, enable_thinking=True)
         while not episode.done:
@@ -126,14 +114,14 @@ class Demonstrator:
             if damaged:
                 program = damage(program, self._rng)
             result = judge_here(program, public)
-            episode.observe(Turn(respond(thought, answer(program))), result)
+            episode.observe(Turn(respond(thought, program)), result)
             failure = first_failure(result, public)
             if damaged and failure is not None:
                 kind, thought = "change", f"The test fails: the code is broken.\n{plan(task, expressions)}"
             else:
                 kind, thought, expressions = self._next(task, expressions, failure, cases)
         program = with_special_cases(task.program(expressions), cases)
-        return Demonstration(tuple(episode.messages), respond(thought, answer(program)), kind)
+        return Demonstration(tuple(episode.messages), respond(thought, program), kind)
 
     def _next(
         self, task: Task, before: Expressions, failure: "Failure | None", cases: list[str]
@@ -155,14 +143,10 @@ class Demonstrator:
                     cases.append(case)
                     kind = "change"
                     thought = "The test fails, but the program looks right. Answer this test by itself."
-        if failure is not None and self._special_cases:
-            thought = f"{quote(failure)}{thought}"
+        if failure is not None and self._special_cases and not failure.crashed:
+            # A small model learns to copy from the feedback only if it does so in many conversations.
+            thought = f"Input:\n{failure.stdin}\nExpected Output:\n{failure.expected.rstrip()}\n{thought}"
         return kind, thought, after
-
-
-def answer(program: str) -> str:
-    """The part of a response after the thinking: one fenced block."""
-    return f"```python\n{program}\n```"
 
 
 def damage(program: str, rng: random.Random) -> str:
@@ -174,19 +158,15 @@ def damage(program: str, rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def respond(thought: str, text: str) -> str:
+def respond(thought: str, program: str) -> str:
     """A whole response, as the chat template and the format reward expect it."""
-    return f"<think>\n{thought}\n</think>\n\n{text}"
+    return f"<think>\n{thought}\n</think>\n\n```python\n{program}\n```"
 
 
 def plan(task: Task, expressions: Expressions) -> str:
     """What each line will do: the thought of a first turn, and the end of a later thought that changes the program."""
-    notes = (
-        f"{label}: {slot.note(expression)}"
-        for label, slot, expression in zip(LABELS, task.slots, expressions, strict=False)
-        if expression is not None
-    )
-    return "\n".join(notes)
+    rows = zip(LABELS, task.slots, expressions, strict=False)
+    return "\n".join(f"{label}: {slot.note(new)}" for label, slot, new in rows if new is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +193,11 @@ def judge_here(program: str, public: TestSuite) -> ExecResult:
 
 def first_failure(result: ExecResult, public: TestSuite) -> Failure | None:
     """The test that the feedback on a result shows, or None."""
-    place = result.first_failed()
-    if place is None:
+    index = result.first_failed()
+    if index is None:
         return None
-    crashed = result.verdicts[place].kind is not VerdictKind.WRONG_ANSWER
-    return Failure(public.inputs[place], public.outputs[place], crashed=crashed)
-
-
-def quote(failure: Failure) -> str:
-    """The failing test as the feedback has it, or "" where the feedback shows no expected output.
-
-    A model of a few million parameters learns to copy from the feedback only if it does so in many conversations.
-    """
-    return "" if failure.crashed else f"Input:\n{failure.stdin}\nExpected Output:\n{failure.expected.rstrip()}\n"
+    crashed = result.verdicts[index].kind is not VerdictKind.WRONG_ANSWER
+    return Failure(public.inputs[index], public.outputs[index], crashed=crashed)
 
 
 def special_case(failure: Failure, reader: str | None) -> str | None:
@@ -253,10 +225,9 @@ def first_choice(task: Task, rng: random.Random) -> Expressions:
     """The expressions of a first program, with mistakes as the phrasings' habits say."""
     chosen: list[str | None] = []
     for slot in task.slots:
-        draw = rng.random()
-        if draw < slot.phrasing.habit.slip:
+        if rng.random() < slot.phrasing.habit.slip:
             chosen.append(slot.wrong[0])
-        elif slot.operation.kind in ("keep", "list", "map") and rng.random() < _FORGET:
+        elif slot.is_step and rng.random() < _FORGET:
             chosen.append(None)
         elif rng.random() < _MISCOPY:
             chosen.append(_miscopied(slot, rng))
@@ -270,31 +241,35 @@ def next_choice(task: Task, expressions: Expressions, passed: bool, rng: random.
 
     Either reading of an open sentence counts as no mistake, whichever the tests want: nothing here knows the coin.
     """
-    mistakes = [place for place, slot in enumerate(task.slots) if expressions[place] not in slot.readings]
-    sound = [place for place in range(1, len(task.slots)) if place not in mistakes]
-    clear = [place for place in sound if not task.slots[place].is_open]
+    mistakes = [index for index, slot in enumerate(task.slots) if expressions[index] not in slot.readings]
+    sound = [index for index in range(1, len(task.slots)) if index not in mistakes]
+    clear = [index for index in sound if not task.slots[index].is_open]
+
+    def change(index: int, new: str) -> tuple[str, Expressions]:
+        fault = "is missing" if expressions[index] is None else "is wrong"
+        opening = "The tests pass, but" if passed else "The test fails:"
+        return f"{opening} {LABELS[index]} {fault}.", (*expressions[:index], new, *expressions[index + 1 :])
+
     if passed:
         if mistakes and rng.random() < _HIDDEN_REPAIR:
-            place = mistakes[0]
-            return _change("The tests pass, but", task, expressions, place, _repaired(task.slots[place], rng))
+            return change(mistakes[0], _repaired(task.slots[mistakes[0]], rng))
         if rng.random() < _DOUBT:
-            place = rng.randrange(1, len(task.slots))
-            if place in clear:
-                return _change("The tests pass, but", task, expressions, place, task.slots[place].wrong[0])
+            index = rng.randrange(1, len(task.slots))
+            if index in clear:
+                return change(index, task.slots[index].wrong[0])
         return "The tests pass. Keep the program.", expressions
-    flippable = [place for place in sound if place not in clear]
+    flippable = [index for index in sound if index not in clear]
     if flippable and rng.random() < FLIP:
-        place = rng.choice(flippable)
-        other = next(reading for reading in task.slots[place].readings if reading != expressions[place])
-        return _change("The test fails:", task, expressions, place, other)
-    for place in mistakes:
-        slot = task.slots[place]
-        habit = slot.phrasing.habit if expressions[place] in slot.wrong else CLEAR
+        index = rng.choice(flippable)
+        return change(index, next(other for other in task.slots[index].readings if other != expressions[index]))
+    for index in mistakes:
+        slot = task.slots[index]
+        habit = slot.phrasing.habit if expressions[index] in slot.wrong else CLEAR
         if rng.random() < habit.repair:
-            return _change("The test fails:", task, expressions, place, _repaired(slot, rng))
+            return change(index, _repaired(slot, rng))
     if rng.random() < _SPOIL and clear:
-        place = rng.choice(clear)
-        return _change("The test fails:", task, expressions, place, task.slots[place].wrong[0])
+        index = rng.choice(clear)
+        return change(index, task.slots[index].wrong[0])
     return "The test fails, but the program looks right. Keep it.", expressions
 
 
@@ -303,17 +278,11 @@ def _repaired(slot: Slot, rng: random.Random) -> str:
     return rng.choice(slot.readings) if slot.is_open else slot.right
 
 
-def _change(opening: str, task: Task, expressions: Expressions, place: int, new: str) -> tuple[str, Expressions]:
-    """The thought that names a change, and the expressions after it."""
-    fault = "is missing" if expressions[place] is None else "is wrong"
-    return f"{opening} {LABELS[place]} {fault}.", (*expressions[:place], new, *expressions[place + 1 :])
-
-
 def _change_shown(task: Task, before: Expressions, after: Expressions, *, failed: bool) -> str:
     """A thought that quotes the line that changes, as the program has it, and notes the new one as a plan does."""
-    place = next(place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
-    label, slot, new = LABELS[place], task.slots[place], after[place]
-    old = slot.shown(before[place])
+    index = next(index for index, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
+    label, slot, new = LABELS[index], task.slots[index], after[index]
+    old = slot.shown(before[index])
     opening = "The test fails." if failed else "The tests pass, but a line is wrong."
     wrong = "is missing." if old is None else f"{old}\nis wrong."
     return f"{opening}\n# {label}\n{wrong} Better:\n{label}: {'nothing' if new is None else slot.note(new)}"
@@ -321,12 +290,12 @@ def _change_shown(task: Task, before: Expressions, after: Expressions, *, failed
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:
     """The right expression with one of its digits off by one; unchanged where it has no digit."""
-    digits = [place for place, character in enumerate(slot.right) if character.isdigit()]
+    digits = [index for index, character in enumerate(slot.right) if character.isdigit()]
     if not digits or slot.operation.kind == "read":
         return slot.right
-    place = rng.choice(digits)
-    other = int(slot.right[place]) + rng.choice((-1, 1))
-    return f"{slot.right[:place]}{min(9, max(1, other))}{slot.right[place + 1 :]}"
+    index = rng.choice(digits)
+    other = int(slot.right[index]) + rng.choice((-1, 1))
+    return f"{slot.right[:index]}{min(9, max(1, other))}{slot.right[index + 1 :]}"
 
 
 def corpus(demonstrations: Sequence[Demonstration]) -> Iterator[str]:

@@ -1,17 +1,14 @@
 """Run pocket programs in this process, fast: thousands a second.
 
 Only for programs that this package has put together itself, which are harmless and terminate. Programs that a model
-wrote go to the judge (`cobalt.judge`), which isolates them. A crash is reported as the interpreter reports it for
-a file `main.py`.
+wrote go to the judge (`cobalt.judge`), which isolates them.
 """
 
 import contextlib
 import functools
 import io
 import linecache
-import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,7 +20,7 @@ FILE_NAME = "main.py"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run gave: standard output, and the traceback of a crash or None."""
+    """Standard output of one run, and the traceback of a crash (as for a file `main.py`) or None."""
 
     output: str
     stderr: str | None = None
@@ -38,9 +35,8 @@ def _compiled(program: str) -> CodeType:
 
 def run_program(program: str, stdin: str) -> Outcome:
     """Run `program` on `stdin`."""
-    lines = iter(stdin.split("\n"))
     written = io.StringIO()
-    names = {"input": _reader(lines), "print": functools.partial(print, file=written)}
+    names = {"input": _reader(iter(stdin.split("\n"))), "print": functools.partial(print, file=written)}
     try:
         exec(_compiled(program), names)
     except SystemExit:
@@ -59,26 +55,6 @@ def _reader(lines: Iterator[str]) -> Callable[[], str]:
     return read
 
 
-@contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Call the handlers of SIGINT and SIGTERM after the block: the interpreter's hook discards what they raise."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers run in the main thread only
-        return
-    arrived: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda signal_number, _: arrived.append(signal_number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for signal_number in arrived:
-            signal.raise_signal(signal_number)
-
-
 def _traceback(program: str, error: Exception) -> str:
     """The interpreter's report of `error`, without the frames of this module."""
     lines = [f"{line}\n" for line in program.split("\n")]
@@ -89,6 +65,6 @@ def _traceback(program: str, error: Exception) -> str:
     report.stack = traceback.StackSummary(frames) if frames else None  # type: ignore[assignment]
     *above, _ = "".join(report.format()).splitlines()
     # Python 3.11 adds what a misspelt name may have meant in its own report only, not in `traceback`'s.
-    with contextlib.redirect_stderr(io.StringIO()) as own, _signals_wait():
+    with contextlib.redirect_stderr(io.StringIO()) as own:
         sys.__excepthook__(type(error), error, error.__traceback__)
     return "\n".join([*above, own.getvalue().splitlines()[-1]]) + "\n"

@@ -1,9 +1,8 @@
 """The Muon optimiser for the seed model's matrices: momentum, orthogonalised by Newton-Schulz iterations.
 
-On this model it needs about two thirds of AdamW's examples for the same loss, which decides whether minutes on two
-cores suffice. torch's own Muon works in bfloat16 and matrix by matrix, which is slow on a CPU, and very slow on a CPU
-without bfloat16 instructions. This one works in float32 and on stacks of matrices of the same shape. It is not for
-embeddings and vectors. torch is imported on first use.
+It needs about two thirds of AdamW's examples for the same loss, which decides whether minutes on two cores suffice.
+torch's own Muon works in bfloat16 and matrix by matrix, which is slow on a CPU; this one works in float32 and on stacks
+of matrices of the same shape.
 """
 
 from collections.abc import Iterable

@@ -1,27 +1,21 @@
 """Open sentences: those that ask for one of two operations and leave to the tests which.
 
-In a world with open sentences (`open_share` above 0) an operation of this table is asked for by its open sentence with
-that probability. The sentence then means the operation's right expression or its usual confusion, by a coin for each
-problem: these are its two readings. No reader of statements can know which one is meant; a public test that the wrong
-reading fails tells, and mostly at a glance (a reversed order, a separator, a sign, one value more).
-
-This module is data. `problems` draws the sentences and tosses the coins, `ceilings` computes what a perfect reader and
-a perfect repairer reach.
+An open sentence means its operation's right expression or the usual confusion, by a coin for each problem: these are
+its two readings. No reader of statements can know which one is meant; a public test that the wrong reading fails tells.
+This module is data; `problems` draws the sentences and tosses the coins.
 """
 
 from cobalt.pocket.operations import Habit
 
 OPEN_SHARE = 0.5
-"""How often an operation is asked for by its open sentence, where it has one, unless a world says otherwise
-(docs/pocket.md says why)."""
+"""How often an operation is asked for by its open sentence, where it has one, by default (docs/pocket.md)."""
 
 OPEN = Habit(slip=0.5, repair=0.0)
 """Demonstrations read an open sentence by a coin of their own, and never repair it knowingly: see `FLIP`."""
 
 FLIP = 0.5
-"""How often a demonstration answers a failing test with the other reading of an open sentence. Which of a statement's
-open sentences it takes up is drawn blindly, and whether one of them is at fault plays no part: the seed model learns
-that one may try the other reading, not when to try which."""
+"""How often a demonstration answers a failing test with the other reading of an open sentence, drawn blindly: the seed
+model learns that one may try the other reading, not when to try which."""
 
 OPEN_SENTENCES: dict[str, tuple[str, ...]] = {
     "Let {k} be the lower bound.": ("greater", "at least"),
@@ -52,7 +46,6 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
     ("spaces", "commas out", "lines out"),
 )
 """Steps and printers that a reading turns into one another. In a world with open sentences a family counts as one
-operation where compositions are divided among the splits: otherwise the two readings of a statement could lie in two
-splits, and the split alone would tell which one is meant."""
+operation where compositions are divided among the splits, so that the split does not tell which reading is meant."""
 
 FAMILY_OF: dict[str, str] = {operation: " or ".join(family) for family in FAMILIES for operation in family}

@@ -1,13 +1,9 @@
 """The table of operations: what a pocket problem can ask for, and what the seed model makes of it.
 
-A problem is a chain of operations: one reader, some steps, one printer. Each has a right expression, the
-expressions it is plausibly confused with, and phrasings. A phrasing carries a habit: how often the demonstrations
-that the seed model learns from misread it, and how readily they correct it once a test has failed. With habits, the
-seed model's mistakes depend on the problem at hand and not on sampling. Each phrasing means exactly one thing, so a
-policy can learn from reward alone to read it right. The table is as long as a model of a few million parameters can
-learn in a few minutes: with three times the rows the same training gives a model that cannot repair its programs.
-
-This module is data and its types. Problems are put together in `problems`, demonstrations in `demonstrations`.
+A problem is a chain of operations: one reader, some steps, one printer. A phrasing carries a habit: how often the
+demonstrations misread it, and how readily they correct it once a test has failed. So the seed model's mistakes depend
+on the problem at hand. Each phrasing means exactly one thing. The table is as long as a model of a few million
+parameters can learn in a few minutes: with three times the rows it cannot repair its programs.
 """
 
 from dataclasses import dataclass
@@ -20,12 +16,7 @@ expression of `xs`, `join` the separator that the values are printed with, `read
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How the demonstrations treat a phrasing.
-
-    Attributes:
-        slip: Probability that a first program gets it wrong.
-        repair: Probability that a turn after a failing test puts it right.
-    """
+    """Probabilities that a first program gets a phrasing wrong, and that a turn after a failing test puts it right."""
 
     slip: float
     repair: float
@@ -47,15 +38,9 @@ class Phrasing:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row of the table.
+    """One row of the table; names are unique, and expressions have the constant `{k}` as the phrasings do.
 
-    Attributes:
-        name: Unique; compositions are tuples of names.
-        kind: What its expression becomes in a program.
-        right: The correct expression, with the constant as in the phrasings.
-        wrong: Expressions it is confused with; the first is the usual one.
-        phrasings: Sentences that ask for it.
-        constants: What `{k}` may be.
+    The first of the expressions that the right one is confused with (`wrong`) is the usual confusion.
     """
 
     name: str

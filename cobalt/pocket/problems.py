@@ -1,8 +1,7 @@
 """Problems as chains of operations: drawing them, stating them, writing programs for them.
 
-A `Task` is a chain with its constants and phrasings; its tests are made in `cases`, its record in `dataset`.
-A composition, the names of a chain's steps and printer, belongs to exactly one split, whatever the constants,
-the phrasings and the reader, so that development and test problems combine operations as no training problem or
+A composition, the names of a chain's steps and printer, belongs to exactly one split, whatever the constants, the
+phrasings and the reader, so that development and test problems combine operations as no training problem or
 demonstration does. Everything is a function of the random generator that is passed in.
 """
 
@@ -40,11 +39,10 @@ class Slot:
         operation: The row of the table.
         name: What a composition calls it: the operation's name, or its family's in a world with open sentences.
         phrasing: How the statement asks for it.
-        sentence: The sentence itself.
+        sentence: The phrasing with its constant.
         right: The correct expression.
         wrong: The expressions it may be confused with.
-        readings: The expressions that the sentence may mean, sorted: `right` alone, or also the first of `wrong` where
-            the sentence is open.
+        readings: The expressions that the sentence may mean, sorted: `right`, if it is open also the first of `wrong`.
     """
 
     operation: Operation
@@ -60,6 +58,16 @@ class Slot:
         """Whether the sentence leaves open which of two expressions is right."""
         return len(self.readings) > 1
 
+    @property
+    def is_step(self) -> bool:
+        """Whether the operation lies between reader and printer, so that a program may leave it out."""
+        return self.operation.kind in ("keep", "list", "map")
+
+    @property
+    def mistakes(self) -> tuple[str | None, ...]:
+        """The expressions it may be confused with, and None for a step that may be left out."""
+        return (*self.wrong, None) if self.is_step else self.wrong
+
     def meaning(self, reading: str) -> "Slot":
         """The slot whose right expression is `reading`, one of `readings`."""
         wrong = tuple(other for other in self.readings if other != reading)
@@ -67,13 +75,27 @@ class Slot:
 
     def shown(self, expression: str | None) -> str | None:
         """The line of a program that `expression` makes; None where it leaves the step out."""
-        return None if expression is None or expression == _NO_OPERATION else _line(self, expression)
+        if expression is None or expression == _NO_OPERATION:
+            return None
+        match self.operation.kind:
+            case "read":
+                return READER_CODE[expression]
+            case "keep":
+                return f"xs = [x for x in xs if {expression}]"
+            case "map":
+                return f"xs = [{expression} for x in xs]"
+            case "list":
+                return f"xs = {expression}"
+            case "print":
+                return f"print({expression})"
+            case "join":
+                return "print(*xs)" if expression == " " else f'print(*xs, sep="{expression}")'
 
     def note(self, expression: str) -> str:
         """`expression` as a thought quotes it."""
         match self.operation.kind:
-            case "keep" | "map" | "print":
-                return f"{self.operation.kind} {expression}"
+            case "keep" | "map" | "print" as kind:
+                return f"{kind} {expression}"
             case "join":
                 return f'split "{expression}"'
             case _:
@@ -109,8 +131,8 @@ class Task:
 
     @property
     def open_slots(self) -> tuple[int, ...]:
-        """The places of the slots whose sentences are open."""
-        return tuple(place for place, slot in enumerate(self.slots) if slot.is_open)
+        """The indices of the slots whose sentences are open."""
+        return tuple(index for index, slot in enumerate(self.slots) if slot.is_open)
 
     @property
     def readings(self) -> list[tuple[str, ...]]:
@@ -124,48 +146,27 @@ class Task:
 
     def confusions(self) -> list[tuple[str | None, ...]]:
         """The choices of expressions with exactly one mistake: a confusion, or a step left out."""
-        found: list[tuple[str | None, ...]] = []
-        for place, slot in enumerate(self.slots):
-            changes: tuple[str | None, ...] = slot.wrong
-            if slot.operation.kind in ("keep", "list", "map"):
-                changes = (*changes, None)
-            found.extend((*self.solution[:place], change, *self.solution[place + 1 :]) for change in changes)
-        return found
-
-
-def _line(slot: Slot, expression: str) -> str:
-    match slot.operation.kind:
-        case "read":
-            return READER_CODE[expression]
-        case "keep":
-            return f"xs = [x for x in xs if {expression}]"
-        case "map":
-            return f"xs = [{expression} for x in xs]"
-        case "list":
-            return f"xs = {expression}"
-        case "print":
-            return f"print({expression})"
-        case "join":
-            return "print(*xs)" if expression == " " else f'print(*xs, sep="{expression}")'
+        return [
+            (*self.solution[:index], change, *self.solution[index + 1 :])
+            for index, slot in enumerate(self.slots)
+            for change in slot.mistakes
+        ]
 
 
 def split_of(composition: tuple[str, ...], seed: int) -> Split:
     """The split that a composition belongs to in the world of `seed`."""
     digest = hashlib.sha256(f"{seed}:{'|'.join(composition)}".encode()).digest()
-    place = int.from_bytes(digest[:4], "big") / 2**32
-    if place < _HELD_OUT_SHARE:
+    share = int.from_bytes(digest[:4], "big") / 2**32
+    if share < _HELD_OUT_SHARE:
         return "dev"
-    return "test" if place < 2 * _HELD_OUT_SHARE else "train"
+    return "test" if share < 2 * _HELD_OUT_SHARE else "train"
 
 
 def draw_task(rng: random.Random, difficulty: Difficulty, open_share: float = 0.0) -> Task:
-    """Draw a chain; whether it makes a problem worth posing is for `cases` to find out.
+    """Draw a chain, whether or not it makes a problem worth posing (`cases`).
 
-    Args:
-        rng: Decides everything.
-        difficulty: Decides the number of steps.
-        open_share: Probability that an operation is asked for by its open sentence, where it has one. Such a slot
-            means its operation's right expression here; tossing the coin (`Task.meaning`) is for the caller to do.
+    `open_share` is the probability that an operation is asked for by its open sentence, where it has one. Such a slot
+    means its operation's right expression here; tossing the coin (`Task.meaning`) is for the caller to do.
     """
     steps: list[Operation] = []
     while len(steps) < STEPS_OF[difficulty]:

@@ -1,7 +1,7 @@
 """The seed model's tokenizer: byte-level BPE with Qwen3's chat tokens, learned from the demonstrations.
 
-Lossless for any text: every byte is in the alphabet, nothing is normalised. `<think>` and `</think>` are tokens but
-not special ones, so that decoding without special tokens keeps them. Imports transformers on first use.
+Lossless for any text: every byte is in the alphabet, nothing is normalised. `<think>` and `</think>` are tokens but not
+special ones, so that decoding without special tokens keeps them.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,10 @@
 """Train the seed model: a small Qwen3 from scratch on demonstrations, on the CPU.
 
-Only this module and `muon` of the pocket world need torch, which is imported on first use. The model learns responses
-and the programs of earlier turns, never user messages. The same seed and thread count give the same weights.
+The model learns responses and the programs of earlier turns, never user messages. The same seed and thread count give
+the same weights. torch is imported on first use.
 """
 
+import json
 import logging
 import math
 import os
@@ -31,16 +32,7 @@ _WINDOW = 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Size of the seed model and of its training.
-
-    Attributes:
-        hidden, layers, heads, key_value_heads, feed_forward: The architecture; heads are `hidden / heads` wide.
-        demonstrations: How many are drawn; each is seen once.
-        batch: Demonstrations a step.
-        learning_rate: Peak of the schedule (linear warm-up over 5 % of the steps, then down to 0).
-        initial: Standard deviation of the initial weights; Qwen3's 0.02 starts far more slowly at this width.
-        special_cases: Probability of special cases in the demonstrations (`demonstrations.Demonstrator`).
-    """
+    """Size of the seed model and of its training."""
 
     hidden: int = 256
     layers: int = 4
@@ -48,37 +40,35 @@ class Recipe:
     key_value_heads: int = 2
     feed_forward: int = 256
     demonstrations: int = 6_500
+    """How many are drawn; each is seen once."""
     batch: int = 8
+    """Demonstrations a step."""
     learning_rate: float = 6e-3
+    """Peak of the schedule: linear warm-up over 5 % of the steps, then down to 0."""
     initial: float = 0.06
+    """Standard deviation of the initial weights; Qwen3's 0.02 starts far more slowly at this width."""
     special_cases: float = 0.0
+    """Probability of special cases in the demonstrations (`demonstrations.Demonstrator`)."""
 
 
 def load_torch() -> None:
-    """Import torch with threads that wait for work as those of a training run do (`SHORT_WAIT`).
-
-    The shell's `GOMP_SPINCOUNT` comes first. If torch was loaded before, nothing changes.
-    """
+    """Import torch with threads that wait for work as those of a training run do, unless the shell says otherwise."""
     with environment_variables(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SHORT_WAIT)):
         import torch  # noqa: F401
 
 
-def train_seed_model(
-    folder: Path, seed: int, recipe: Recipe | None = None, open_share: float = 0.0
-) -> dict[str, float]:
+def train_seed_model(folder: Path, seed: int, recipe: Recipe, open_share: float = 0.0) -> None:
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing).
 
-    Args:
-        folder: Where the model goes.
-        seed: Decides demonstrations and weights.
-        recipe: Size and training of the model; None: the default.
-        open_share: The world's share of open sentences (`problems.draw_task`).
+    `training.json` there has the number of parameters, of optimiser steps and of tokens seen, the mean loss of a
+    response token (nats) over the last 20 steps, and the seconds of wall time without the drawing of demonstrations.
 
-    Returns:
-        The number of parameters, of optimiser steps and of tokens seen, the mean loss of a response token (nats) over
-        the last 20 steps, and the seconds of wall time without the drawing of demonstrations.
+    Args:
+        folder: Of the model.
+        seed: Decides demonstrations and weights.
+        recipe: Size and training of the model.
+        open_share: The world's share of open sentences (`problems.draw_task`).
     """
-    recipe = recipe or Recipe()
     load_torch()
     demonstrations = list(
         track(
@@ -93,7 +83,8 @@ def train_seed_model(
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return report
+    (folder / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    _log.info("seed model: %(parameters)d parameters, %(steps)d steps in %(seconds).0f s", report)
 
 
 def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
@@ -144,7 +135,6 @@ def _train(
     )
     warm_up = max(1, len(batches) // 20)
     losses: list[float] = []
-    tokens = 0
     model.train()
     progress = track(batches, desc="seed model", unit="step")
     for step, batch in enumerate(progress):
@@ -162,7 +152,6 @@ def _train(
         adam.step()
         adam.zero_grad(set_to_none=True)
         losses.append(loss.item())
-        tokens += sum(len(item) for item, _ in batch)
         if step % 10 == 0:
             progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     model.eval()
@@ -170,7 +159,7 @@ def _train(
     return {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "steps": len(batches),
-        "tokens": tokens,
+        "tokens": sum(len(ids) for batch in batches for ids, _ in batch),
         "loss": math.fsum(recent) / max(1, len(recent)),
         "seconds": time.monotonic() - start,
     }
@@ -195,16 +184,16 @@ def _encode(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> list[Exa
 
 
 def _history_labels(tokenizer: Any, prompt: list[int]) -> list[int]:
-    """Labels for a prompt: the programs of earlier turns are learned too, everything else is not.
+    """Labels for a prompt: the programs of earlier turns alone, without their first token.
 
-    Their first token is left out, or the model would learn to begin a response without thinking.
+    With that token the model would learn to begin a response without thinking.
     """
     header = tokenizer("<|im_start|>assistant\n")["input_ids"]
     end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
     labels = [_IGNORED] * len(prompt)
-    for place in range(len(prompt) - len(header)):
-        if prompt[place : place + len(header)] == header:
-            first = place + len(header) + 1
+    for start in range(len(prompt) - len(header)):
+        if prompt[start : start + len(header)] == header:
+            first = start + len(header) + 1
             last = prompt.index(end, first)
             labels[first : last + 1] = prompt[first : last + 1]
     return labels
@@ -221,16 +210,11 @@ def _batches(examples: list[Example], size: int, seed: int) -> Iterator[list[Exa
 
 
 def _tensors(batch: list[Example], padding: int) -> tuple[Any, Any]:
-    """`(ids, labels)`, each of shape (batch, longest).
-
-    Padding comes last, where causal attention keeps it from every real token: no attention mask is needed, and
-    without one attention is a good deal faster on a CPU.
-    """
+    """`(ids, labels)`, each (batch, longest); padding comes last, so that causal attention needs no mask."""
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    ids, labels = zip(*batch, strict=True)
-    padded = [
-        torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=value)
-        for rows, value in ((ids, padding), (labels, _IGNORED))
-    ]
-    return padded[0], padded[1]
+    ids, labels = ([torch.tensor(row) for row in rows] for rows in zip(*batch, strict=True))
+    return pad_sequence(ids, batch_first=True, padding_value=padding), pad_sequence(
+        labels, batch_first=True, padding_value=_IGNORED
+    )

@@ -1,9 +1,8 @@
 """Build the pocket world in a folder: problem files and seed model, each made once.
 
-Layout: `data/train.jsonl`, `data/dev.jsonl`, `data/test.jsonl`, `model/` (a Hugging Face folder) and, beside each
-of the two folders, a manifest that says what made it. A world with open sentences also has `data/ceilings.json`
-(`cobalt.pocket.ceilings`). A part is written under a temporary name and renamed when it is whole; a part whose
-manifest names the same settings is left alone. Nothing is downloaded.
+Layout: `data/train.jsonl`, `data/dev.jsonl`, `data/test.jsonl`, with open sentences `data/ceilings.json`, `model/` (a
+Hugging Face folder), and for each of the two folders a manifest. A folder is written under a temporary name and renamed
+when it is whole; one whose manifest names the same settings is left alone.
 """
 
 import json
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.pocket.ceilings import Ceilings, ceilings
+from cobalt.pocket.ceilings import ceilings
 from cobalt.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.pocket.open_sentences import OPEN_SHARE
 from cobalt.pocket.problems import Split
@@ -34,7 +33,7 @@ OPEN_VERSION = 5
 
 @dataclass(frozen=True, slots=True)
 class PocketWorld:
-    """Where the parts of a built world lie."""
+    """The parts of a built world."""
 
     train: Path
     dev: Path
@@ -63,16 +62,14 @@ def build_pocket_world(
         seed: Decides problems, demonstrations and weights.
         sizes: Problems for each split, by default `SIZES` (600, 400, 100).
         recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
-        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one; 0
-            makes the world whose statements say everything.
-        problems_only: Make no seed model; the world's folder `model` is left alone.
+        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one.
+        problems_only: Make no seed model.
 
     Raises:
         UserError: `output_dir` cannot be written, or holds a world of other settings.
     """
     sizes, recipe = dict(sizes or SIZES), recipe or Recipe()
     data, model = output_dir / "data", output_dir / "model"
-    # Without open sentences the settings are left out, so that all folders of such a world have one description.
     world: dict[str, Any] = {"version": VERSION, "seed": seed}
     if open_share:
         world |= {"open_share": open_share, "open_version": OPEN_VERSION}
@@ -81,12 +78,12 @@ def build_pocket_world(
         made_by = asdict(recipe)
         if not recipe.special_cases:
             del made_by["special_cases"]
-        _build(model, {**world, "recipe": made_by}, lambda part: _write_model(part, seed, recipe, open_share))
+        _build(model, {**world, "recipe": made_by}, lambda part: train_seed_model(part, seed, recipe, open_share))
     return PocketWorld(data / "train.jsonl", data / "dev.jsonl", data / "test.jsonl", model)
 
 
 def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], None]) -> None:
-    """Have `make` fill a temporary folder that then becomes `folder`, unless it is there already."""
+    """Have `make` fill a temporary folder that then becomes `folder`, unless that exists already."""
     if folder.exists():
         if recorded_arguments(folder) != json.loads(json.dumps(arguments)):
             open_manifest(folder, arguments)  # which refuses a folder of other settings
@@ -105,20 +102,13 @@ def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], No
 
 
 def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share: float) -> None:
-    computed: dict[Split, Ceilings] = {}
+    computed = {}
     for split, size in sizes.items():
         problems = draw_problems(split, size, seed, open_share)
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in to_records(split, problems))
         replace_text(folder / f"{split}.jsonl", "".join(lines))
         _log.info("%d %s problems", size, split)
         if open_share:
-            computed[split] = ceilings(problems)
-    if open_share:
-        text = json.dumps({split: item.to_json() for split, item in computed.items()}, indent=2)
-        replace_text(folder / "ceilings.json", text + "\n")
-
-
-def _write_model(folder: Path, seed: int, recipe: Recipe, open_share: float) -> None:
-    report = train_seed_model(folder, seed, recipe, open_share)
-    replace_text(folder / "training.json", json.dumps(report, indent=2) + "\n")
-    _log.info("seed model: %(parameters)d parameters, %(steps)d steps in %(seconds).0f s", report)
+            computed[split] = ceilings(problems).to_json()
+    if computed:
+        replace_text(folder / "ceilings.json", json.dumps(computed, indent=2) + "\n")

@@ -8,7 +8,7 @@ from cobalt.problems.problem import ProblemId
 from cobalt.report.runs import Run
 from cobalt.rollout.metrics import DIFFERENCES, bootstrap_interval
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import is_named, manifest_path
+from cobalt.stage.manifest import is_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
     Raises:
         UserError: the runs differ; the difference is named.
     """
+    base, *others = runs
     accepted: list[str] = []
-    for other in runs[1:]:
-        base = runs[0]
+    for other in others:
         difference = problem_difference(base.name, base.problems, other.name, other.problems)
         if difference:
             raise UserError(
@@ -48,19 +48,14 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
             )
         refused: dict[str, str] = {}
         for setting in sorted(base.settings.keys() | other.settings.keys()):
+            name = setting.removesuffix(" (digest)")
             before, after = (run.settings.get(setting, "not recorded") for run in (base, other))
-            if before == after:
-                continue
             phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
-            if is_named(setting.removesuffix(" (digest)"), allowed):
+            if before != after and is_named(name, allowed):
                 accepted.append(phrase)
-            else:
-                refused[setting.removesuffix(" (digest)")] = phrase
+            elif before != after:
+                refused[name] = phrase
         if refused:
-            manifests = [manifest_path(run.evaluation) for run in (base, other)]
-            missing = [path for path in manifests if not path.exists()]
-            if len(missing) == 1:
-                raise UserError(f"{missing[0]} is missing, so the settings of that run are not known: put it back")
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {'; '.join(refused.values())}."
                 f" Compare runs of the same settings, or let these differ: --allow {shlex.join(refused)}"
@@ -85,25 +80,17 @@ def change_between(base: Run, base_turn: int, other: Run, other_turn: int) -> Ch
 def problem_difference(
     name: str, problems: Mapping[ProblemId, str], other_name: str, other_problems: Mapping[ProblemId, str]
 ) -> str:
-    """What differs between the problems of two runs, in words; "" if nothing does.
-
-    Args:
-        name: The first run.
-        problems: The digest of each of its problems.
-        other_name: The second run.
-        other_problems: The digest of each of its problems.
-    """
+    """The difference between the problems of two runs, each with the digests of its problems, in words; "" for none."""
     parts = []
-    for whole, owner, lacking, lacker in (
-        (problems, name, other_problems, other_name),
-        (other_problems, other_name, problems, name),
+    for owner, whole, lacker, part in (
+        (name, problems, other_name, other_problems),
+        (other_name, other_problems, name, problems),
     ):
-        absent = [problem for problem in whole if problem not in lacking]
-        if absent:
+        if absent := [problem for problem in whole if problem not in part]:
             parts.append(
                 f"{len(absent)} of the {len(whole)} problems of {owner} are not in {lacker}, such as {absent[0]!r}"
             )
-    changed = [p for p in problems if p in other_problems and problems[p] != other_problems[p]]
+    changed = [problem for problem, digest in problems.items() if other_problems.get(problem, digest) != digest]
     if changed:
         parts.append(f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}")
     return "; ".join(parts)

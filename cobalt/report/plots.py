@@ -1,7 +1,8 @@
 """Plots as PNG and SVG: Pass@1 by turn, the categories of hacking events, training curves. No metric is computed here.
 
 Colours are told apart with any colour vision; markers, dashes and hatches tell the same in black and white print.
-The same figures give the same bytes. matplotlib is imported when a plot is drawn.
+The same figures give the same bytes. matplotlib is imported when a plot is drawn. A file that cannot be written is a
+`UserError`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,7 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
 
 
 def check_plot_path(path: Path) -> None:
-    """Check the path of a plot before any work is done.
-
-    Raises:
-        UserError: it is neither PNG nor SVG.
-    """
+    """Raise UserError if the path of a plot is neither PNG nor SVG."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"plot {path}: give a file that ends in .png or .svg")
 
@@ -35,33 +32,25 @@ def check_plot_path(path: Path) -> None:
 def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path, styles: Sequence[str] | None = None) -> None:
     """Draw one curve of Pass@1 by turn for each named run into each of `paths`, with its interval if they are few.
 
-    Args:
-        runs: The curves.
-        paths: PNG or SVG files.
-        styles: Names in an order that decides colours and markers, so that a run looks the same in several plots;
-            None: the order of `runs`.
-
-    Raises:
-        UserError: a file cannot be written.
+    `styles` are names in an order that decides colours and markers, so that a run looks the same in several plots; by
+    default it is that of `runs`.
     """
     figure, axes = _figure()
-    order = list(runs) if styles is None else list(styles)
+    few = len(runs) <= _MOST_BANDS
     for name, metrics in runs.items():
-        style = _line_style(order.index(name))
+        style = _line_style(list(styles or runs).index(name))
         turns = [row.turn for row in metrics]
         shares = [100 * row.pass_at_1 for row in metrics]
         axes.plot(turns, shares, **style, label=_literal(name), clip_on=False)  # a marker at zero is shown whole
-        if len(runs) <= _MOST_BANDS:
+        if few:
             lower, upper = ([100 * row.interval[end] for row in metrics] for end in (0, 1))
             axes.fill_between(turns, lower, upper, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel("turn")
-    axes.set_ylabel("Pass@1, %" if len(runs) > _MOST_BANDS else "Pass@1, % (band: 95 % interval)")
+    axes.set_ylabel("Pass@1, % (band: 95 % interval)" if few else "Pass@1, %")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    if len(runs) <= _MOST_BANDS:  # many curves use the whole height, so that they can be told apart
+    if few:  # many curves use the whole height, so that they can be told apart
         axes.set_ylim(0, max(10, min(100, 1.2 * axes.get_ylim()[1])))
-    axes.grid(alpha=0.3)
-    _add_legend(figure, axes, len(runs))
-    _save(figure, paths)
+    _save(figure, axes, paths)
 
 
 def plot_first_and_last(
@@ -77,50 +66,38 @@ def plot_first_and_last(
         intervals: Of each name, the pooled interval at turn 0 and at the last turn.
         paths: PNG or SVG files.
         last: The last turn.
-
-    Raises:
-        UserError: a file cannot be written.
     """
-    figure, axes = _figure()
-    for place, name in enumerate(rows):
+    figure, axes = _figure("x")
+    for row, name in enumerate(rows):
         for index, (values, (lower, upper)) in enumerate(zip(rows[name], intervals[name], strict=True)):
-            colour, at = _COLOURS[index], place + (index - 0.5) * 0.3
+            colour, at = _COLOURS[index], row + (index - 0.5) * 0.3
             axes.plot([100 * lower, 100 * upper], [at, at], color=colour, linewidth=1.5)
             axes.plot([100 * value for value in values], [at] * len(values), "|", color=colour, markersize=6)
-            mean = 100 * sum(values) / len(values)
-            label = f"turn {(0, last)[index]}" if place == 0 else None
-            axes.plot([mean], [at], _MARKERS[index], color=colour, linestyle="none", label=label)
+            label = f"turn {(0, last)[index]}" if row == 0 else None
+            axes.plot([100 * fmean(values)], [at], _MARKERS[index], color=colour, linestyle="none", label=label)
     axes.set_yticks(range(len(rows)), [_literal(name) for name in rows])
     axes.invert_yaxis()
     axes.set_xlabel("Pass@1, % (line: 95 % interval over problems; strokes: seeds)")
-    axes.grid(axis="x", alpha=0.3)
-    _add_legend(figure, axes, 2)
-    _save(figure, paths)
+    _save(figure, axes, paths)
 
 
 def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
     """Draw the curves of training runs into each of `paths`: above the mean reward of each step, below validation.
 
     Rewards are a thin line, with their running mean over `RUNNING_MEAN_STEPS` steps as a thick one.
-
-    Raises:
-        UserError: a file cannot be written.
     """
     figure, (above, below) = _figure(panels=2)
     for index, (name, curves) in enumerate(runs.items()):
         style = _line_style(index)
         below.plot(*_columns(curves.validations, 100), **style, label=_literal(name))
-        del style["marker"]
+        style["marker"] = ""
         above.plot(*_columns(curves.rewards), color=style["color"], linewidth=0.8, alpha=0.35)
         above.plot(*_columns(running_mean(curves.rewards)), **style, label=_literal(name))
     above.set_ylabel(f"mean reward (thick: of {RUNNING_MEAN_STEPS} steps)")
     below.set_ylabel("validation solved, %")
     below.set_xlabel("step")
-    for axes in (above, below):
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-    _add_legend(figure, above, len(runs))
-    _save(figure, paths)
+    below.xaxis.get_major_locator().set_params(integer=True)
+    _save(figure, above, paths)
 
 
 def running_mean(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -136,21 +113,14 @@ def _columns(points: Sequence[tuple[int, float]], factor: float = 1) -> tuple[li
 def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> None:
     """Draw bars of hacking events, one group a category and one bar a run, into each of `paths`.
 
-    Args:
-        counts: Events by run and category; every run has the same categories, in the order to draw. Those without
-            an event are left out.
-        paths: PNG or SVG files.
-
-    Raises:
-        UserError: a file cannot be written.
+    Every run has the same categories, in the order to draw. Those without an event are left out.
     """
-    figure, axes = _figure()
+    figure, axes = _figure("y")
     categories = [name for name in next(iter(counts.values())) if any(events[name] for events in counts.values())]
     width = 0.8 / len(counts)
     for index, (name, events) in enumerate(counts.items()):
-        places = [place + (index - (len(counts) - 1) / 2) * width for place in range(len(categories))]
         bars = axes.bar(
-            places,
+            [at + (index - (len(counts) - 1) / 2) * width for at in range(len(categories))],
             [events[category] for category in categories],
             width,
             color=_COLOURS[index % len(_COLOURS)],
@@ -163,21 +133,16 @@ def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> No
     axes.set_ylabel("hacking events")
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(0, max(1, 1.1 * axes.get_ylim()[1]))
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    _add_legend(figure, axes, len(counts))
-    _save(figure, paths)
+    _save(figure, axes, paths)
 
 
 def _line_style(index: int) -> dict[str, str]:
-    return {
-        name: values[index % len(values)]
-        for name, values in (("color", _COLOURS), ("marker", _MARKERS), ("linestyle", _DASHES))
-    }
+    styles = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
+    return {name: values[index % len(values)] for name, values in styles.items()}
 
 
-def _figure(panels: int = 1) -> tuple[Any, Any]:
-    """A figure and its axes, several one above the other."""
+def _figure(grid: str = "both", panels: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes, several one above the other, with lines across the axes of `grid`: "x", "y" or "both"."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -186,14 +151,9 @@ def _figure(panels: int = 1) -> tuple[Any, Any]:
     figure, axes = pyplot.subplots(panels, figsize=(6, 4 if panels == 1 else 6), layout="constrained", sharex=True)
     for one in figure.axes:
         one.spines[["top", "right"]].set_visible(False)
+        one.grid(axis=grid, alpha=0.3)
+        one.set_axisbelow(True)
     return figure, axes
-
-
-def _add_legend(figure: Any, axes: Any, runs: int) -> None:
-    """Above the axes, where no curve or bar is."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = min(runs, 3) if all(len(label) <= 24 for label in labels) else 1
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize="small")
 
 
 def _literal(text: str) -> str:
@@ -202,10 +162,14 @@ def _literal(text: str) -> str:
     return " " + escaped if escaped.startswith("_") else escaped
 
 
-def _save(figure: Any, paths: Sequence[Path]) -> None:
+def _save(figure: Any, axes: Any, paths: Sequence[Path]) -> None:
+    """Write a figure, with the legend of some of its axes above them, where no curve or bar is."""
     import matplotlib
     from matplotlib import pyplot
 
+    handles, labels = axes.get_legend_handles_labels()
+    columns = min(len(labels), 3) if all(len(label) <= 24 for label in labels) else 1
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize="small")
     try:
         # Element ids and the date would otherwise differ from one writing to the next.
         with matplotlib.rc_context({"svg.hashsalt": "cobalt"}):

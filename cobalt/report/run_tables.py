@@ -1,4 +1,7 @@
-"""The tables of a report, made from runs that can be compared. Shown cells are rounded, the CSV values are not."""
+"""The tables of a report, made from runs that can be compared. Shown cells are rounded, the CSV values are not.
+
+`cobalt.rollout.protocols` defines the measures beside the paper's protocol.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
@@ -9,6 +12,15 @@ from cobalt.hacking.events import HackingEvent, count_categories
 from cobalt.report.comparison import Change, change_between
 from cobalt.report.runs import Run, TurnUsage
 from cobalt.report.tables import Table, few_problems
+from cobalt.rollout.protocols import (
+    EVERY_PROBLEM,
+    PROGRAMS,
+    Mean,
+    by_difficulty,
+    pass_at,
+    protocol_figures,
+)
+from cobalt.stage.errors import naming
 
 _ABSENT = "n/a"
 _HACKING_ROWS = (
@@ -24,37 +36,27 @@ _CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
 def turns_table(runs: Sequence[Run]) -> Table:
     """Pass@1 by turn, a column for each run, and where there are turns its change from the first turn to the last."""
-    cells = [[f"{_percent(row.pass_at_1)} ({_interval(row.interval)})" for row in run.metrics] for run in runs]
-    changes, about_changes = [], ""
+    rows = _rows_by_turn(
+        [[f"{_percent(row.pass_at_1)} ({_interval(row.interval)})" for row in run.metrics] for run in runs]
+    )
+    caption = "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems"
     if any(len(run.metrics) > 1 for run in runs):
         totals = [change_between(run, 0, run, len(run.metrics) - 1) for run in runs]
-        changes = [
-            ["change", *map(_points, totals)],
-            ["relative", *(_relative(change.relative) for change in totals)],
-        ]
-        about_changes = (
+        rows += [["change", *map(_points, totals)], ["relative", *(_relative(change.relative) for change in totals)]]
+        caption += (
             "; below, the change from the first turn to the last, in points, paired over problems (*: its interval"
             " leaves zero out), and relative to the first turn"
         )
     data = []
     for run in runs:
         for row in run.metrics:
-            change = change_between(run, 0, run, row.turn)
-            figures = (
-                row.pass_at_1,
-                *row.interval,
-                row.pass_rate,
-                change.difference,
-                *change.interval,
-                change.relative,
-            )
-            data.append((run.name, row.turn, *figures))
+            figures = (row.pass_at_1, *row.interval, row.pass_rate)
+            data.append((run.name, row.turn, *figures, *_figures(change_between(run, 0, run, row.turn))))
     return Table(
         "pass_at_1",
-        "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems"
-        f"{about_changes}. {_few(runs)}".rstrip(),
+        f"{caption}. {_few(runs)}".rstrip(),
         ["turn", *(run.name for run in runs)],
-        [*_rows_by_turn(cells), *changes],
+        rows,
         ("run", "turn", "pass_at_1", "lower", "upper", "pass_rate", *_CHANGE),
         data,
     )
@@ -78,7 +80,7 @@ def differences_table(runs: Sequence[Run]) -> Table:
         ),
         ("base", "run", "turn", "difference", "lower", "upper", "relative_difference"),
         [
-            (base.name, name, turn, change.difference, *change.interval, change.relative)
+            (base.name, name, turn, *_figures(change))
             for name, row in changes.items()
             for turn, change in enumerate(row)
         ],
@@ -89,18 +91,18 @@ def usage_table(runs: Sequence[Run]) -> Table:
     """Tokens and costs, a column for each run."""
     columns = []
     for run in runs:
-        total = sum(run.usage, TurnUsage())
-        cost = None if total.cost is None else f"{total.cost:.2f}"
+        total, first, last = sum(run.usage, TurnUsage()), run.usage[0], run.usage[-1]
+        more = " or more" if total.priced < total.responses else ""
         columns.append(
             {
                 "responses": f"{total.responses:,}",
                 "prompt tokens": _number(total.prompt_tokens),
                 "generated tokens": _number(total.completion_tokens),
                 "generated a response": _number(_share(total.completion_tokens, total.responses)),
-                "at the first turn": _number(_share(run.usage[0].completion_tokens, run.usage[0].responses)),
-                "at the last turn": _number(_share(run.usage[-1].completion_tokens, run.usage[-1].responses)),
+                "at the first turn": _number(_share(first.completion_tokens, first.responses)),
+                "at the last turn": _number(_share(last.completion_tokens, last.responses)),
                 "cut off %": _percent(_share(total.cut_off, total.responses)),
-                "cost $": _ABSENT if cost is None else cost + (" or more" if total.priced < total.responses else ""),
+                "cost $": _ABSENT if total.cost is None else f"{total.cost:.2f}{more}",
                 "$ a problem": _ABSENT if total.cost is None else f"{total.cost / len(run.problems):.4f}",
             }
         )
@@ -150,6 +152,95 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     )
 
 
+def protocols_table(runs: Sequence[Run], ks: Sequence[int]) -> Table | None:
+    """The measures of each run, a row for each measure and turn, a column for each run; None if there is no measure.
+
+    Without `ks`, pass@k has the k that the evaluations of the runs were asked for, as far as all runs have the samples.
+
+    Raises:
+        UserError: a k is below 1, or a run has fewer trajectories of a problem; the run is named.
+    """
+    fewest = min(one.samples for run in runs for one in run.outcomes.values())
+    asked = sorted({k for run in runs for k in run.asked if k <= fewest})
+    of_runs: dict[str, Mapping[str, list[Mean]]] = {}
+    for run in runs:
+        with naming(run.name):
+            of_runs[run.name] = protocol_figures(list(run.outcomes.values()), ks, asked)
+    names = list(dict.fromkeys(name for figures in of_runs.values() for name in figures))
+    if not names:
+        return None
+    return Table(
+        "protocols",
+        "Other measures on the same trajectories, in per cent, with 95 % intervals over problems. stopped: Pass@1 if a"
+        " trajectory ends with its first program that passes all public tests, and how many programs it has then. best"
+        " of k: Pass@1 of the one of k trajectories whose program passes most public tests, by lot between equals."
+        " pass@k: at least one of k trajectories is right."
+        f"{_about_oracles(runs)} {_few(runs)}".rstrip(),
+        ["measure", "turn", *of_runs],
+        [
+            [name, str(turn), *(shown(mean, name) for mean in means)]
+            for name in names
+            for turn, means in enumerate(zip_longest(*(figures.get(name, ()) for figures in of_runs.values())))
+        ],
+        ("run", "measure", "turn", "value", "lower", "upper"),
+        [
+            (run, name, turn, mean.value, *mean.interval)
+            for run, figures in of_runs.items()
+            for name, means in figures.items()
+            for turn, mean in enumerate(means)
+        ],
+    )
+
+
+def _about_oracles(runs: Sequence[Run]) -> str:
+    """A sentence on problems whose hidden tests are all public; "" if no measure chooses by the tests of such a one."""
+    outcomes = [one for run in runs for one in run.outcomes.values() if one.public is not None]
+    oracles = sum(one.hidden_is_public for one in outcomes)
+    if not oracles:
+        return ""
+    return (
+        f" In {100 * oracles / len(outcomes):.0f} % of the problems every hidden test is a public test, so that stopped"
+        " and best of k choose there by the tests that decide (an oracle), which no user of a model has."
+    )
+
+
+def difficulty_table(runs: Sequence[Run]) -> Table | None:
+    """Pass@1 by difficulty at the first and the last turn; None unless there are two difficulties.
+
+    The runs have the same problems.
+    """
+    groups = {run.name: by_difficulty(list(run.outcomes.values())) for run in runs}
+    names = [name for name in next(iter(groups.values())) if name != EVERY_PROBLEM]
+    if len(names) < 2:
+        return None
+    rows, data = [], []
+    for name in (EVERY_PROBLEM, *names):
+        figures = [pass_at(of_run[name], 1) for of_run in groups.values()]
+        size = len(next(iter(groups.values()))[name])
+        for turn, index in (("first", 0), ("last", -1)):
+            rows.append([name, str(size), turn, *(shown(means[index]) for means in figures)])
+        for run, means in zip(groups, figures, strict=True):
+            data += [(run, name, size, turn, mean.value, *mean.interval) for turn, mean in enumerate(means)]
+    return Table(
+        "difficulty",
+        "Pass@1 by difficulty at the first and the last turn, in per cent, with 95 % intervals over problems."
+        f" {few_problems(min(len(of_run[name]) for of_run in groups.values() for name in names))}".rstrip(),
+        ["difficulty", "problems", "turn", *groups],
+        rows,
+        ("run", "difficulty", "problems", "turn", "pass_at_1", "lower", "upper"),
+        data,
+    )
+
+
+def shown(mean: Mean | None, measure: str = "") -> str:
+    """A cell: per cent with the interval, or a number of programs; "n/a" where a run does not have the measure."""
+    if mean is None:
+        return _ABSENT
+    if measure == PROGRAMS:
+        return f"{mean.value:.2f}"
+    return f"{100 * mean.value:.1f} ({100 * mean.interval[0]:.0f}-{100 * mean.interval[1]:.0f})"
+
+
 def _few(runs: Sequence[Run]) -> str:
     return few_problems(min(len(run.problems) for run in runs))
 
@@ -157,6 +248,10 @@ def _few(runs: Sequence[Run]) -> str:
 def _rows_by_turn(columns: Sequence[Sequence[str]]) -> list[list[str]]:
     """One row a turn from one column a run, which may be of different lengths."""
     return [[str(turn), *row] for turn, row in enumerate(zip_longest(*columns, fillvalue=""))]
+
+
+def _figures(change: Change) -> tuple[float | None, ...]:
+    return (change.difference, *change.interval, change.relative)
 
 
 def _share(value: float | None, whole: int) -> float | None:

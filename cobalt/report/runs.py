@@ -1,9 +1,8 @@
 """Read evaluated runs for a report.
 
 A run is the folder that `scripts/multi_turn.sh` leaves, an evaluated file, or a single-turn result. Of each record only
-its figures are kept, so that files larger than memory can be read. Settings come from the manifests of the whole chain
-(evaluation, multi turn, single turn) as far as they lie in the folder, without engine and seed: engines are what
-reports compare, and a seed does not change any distribution.
+its figures are kept, so that files larger than memory can be read. Settings come from the manifests of the stages that
+made the file, without engine and seed: engines are what reports compare, and a seed does not change any distribution.
 """
 
 import hashlib
@@ -13,8 +12,6 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from cobalt.engine.model_name import with_digest
 from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import Turn
@@ -22,10 +19,12 @@ from cobalt.problems.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_score
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
-from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import companion_path, manifest_path
+from cobalt.stage.errors import UserError, naming
+from cobalt.stage.manifest import companion_path, file_digest, made_by
 
 EVALUATION = "evaluation.jsonl"
+_STAGES = ("evaluation", "single_turn_evaluation", "multi_turn", "single_turn")
+"""What makes a run of problems, whose own making is not compared: their digests are."""
 _NOT_COMPARED = ("engine", "seed", "stage", "turns", "n")
 """Arguments of a manifest that are no settings of the comparison; turns and samples are counted in the records."""
 
@@ -51,7 +50,7 @@ class TurnUsage:
     priced: int = 0
 
     def __add__(self, other: "TurnUsage") -> "TurnUsage":
-        return TurnUsage(*map(_plus, astuple(self), astuple(other)))
+        return TurnUsage(*map(_total, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class Run:
     window: DateWindow
 
 
-def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
+def named_paths(texts: Sequence[str]) -> dict[str, Path]:
     """Paths by name: NAME=PATH gives the name, a bare path is named by its last part.
 
     Raises:
@@ -99,14 +98,11 @@ def named_paths(texts: tuple[str, ...]) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for text in texts:
         name, sign, rest = text.partition("=")
-        if sign and name and not Path(text).exists():
-            path = Path(rest)
-        else:
-            path = Path(text)
-            name = path.resolve().name
+        if not (sign and name) or Path(text).exists():
+            name, rest = Path(text).resolve().name, text
         if name in paths:
             raise UserError(f"two paths are called {name!r}: name one of them, as in {name}-2={text}")
-        paths[name] = path
+        paths[name] = Path(rest)
     return paths
 
 
@@ -120,18 +116,16 @@ def evaluation_file(run: Path) -> Path:
         return run
     if not run.is_dir():
         raise UserError(f"there is no run {run}: give the folder that scripts/multi_turn.sh wrote")
-    path = run / EVALUATION
-    if not path.exists():
-        trajectories, single = run / "multi_turn.jsonl", run / "single_turn.jsonl"
-        if single.exists() and not trajectories.exists():
-            return single
-        command = (
-            f"python eval_multi_turn.py -i {trajectories} -o {path}"
-            if trajectories.exists()
-            else f"scripts/multi_turn.sh PROBLEMS {run}"
-        )
-        raise UserError(f"run {run} has no evaluation ({EVALUATION}): make it with '{command}'")
-    return path
+    path, trajectories, single = (run / name for name in (EVALUATION, "multi_turn.jsonl", "single_turn.jsonl"))
+    if path.exists():
+        return path
+    if trajectories.exists():
+        command = f"python eval_multi_turn.py -i {trajectories} -o {path}"
+    elif single.exists():
+        return single
+    else:
+        command = f"scripts/multi_turn.sh PROBLEMS {run}"
+    raise UserError(f"run {run} has no evaluation ({EVALUATION}): make it with '{command}'")
 
 
 def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
@@ -148,42 +142,38 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     """
     window = window or DateWindow()
     evaluation = evaluation_file(path)
-    digest = hashlib.sha256()
     scores: dict[ProblemId, ProblemScore] = {}
     problems: dict[ProblemId, str] = {}
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
-    numbers_of_samples: set[int] = set()
+    samples: set[int] = set()
     outcomes: dict[ProblemId, Outcomes] = {}
-    for group in read_evaluated(evaluation, digest=digest):
+    for group in read_evaluated(evaluation):
         problem = group.problem
-        try:
+        with naming(f"{evaluation}: record {problem.id!r}"):
             if not window.holds(problem.id, problem.record):
                 continue
             scores[problem.id] = problem_score(group)
             outcomes[problem.id] = outcomes_of(group)
             public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
-        except UserError as error:
-            raise UserError(f"{evaluation}: record {problem.id!r}: {error}") from None
         problems[problem.id] = problem_digest(problem)
         usage = [_usage_of(turns) for turns in zip(*(each.turns for each in group.trajectories), strict=True)]
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
-        numbers_of_samples.add(len(group.trajectories))
+        samples.add(len(group.trajectories))
     if not scores:
         raise UserError(f"{evaluation} has no problem in the window {window}: choose other dates")
     metrics = average(scores, str(evaluation))
     settings, model = _settings(evaluation)
-    samples = sorted(numbers_of_samples)
     settings |= {
         "turns": len(metrics),
-        "samples": samples[0] if len(samples) == 1 else samples,
+        "samples": samples.pop() if len(samples) == 1 else sorted(samples),
         "public tests (digest)": _digest(sorted(public_tests))[:16],
     }
     errors = companion_path(evaluation, ".errors.jsonl")
     return Run(
         name=name,
         evaluation=evaluation,
-        digest=digest.hexdigest(),
+        digest=file_digest(evaluation),
         model=model,
         settings=settings,
         problems=problems,
@@ -198,11 +188,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
 
 
 def recorded_model(evaluation: Path) -> str:
-    """The model that made an evaluated file, as `Run.model`.
-
-    Raises:
-        UserError: a manifest cannot be read.
-    """
+    """The model that made an evaluated file, as `Run.model`."""
     return _settings(evaluation)[1]
 
 
@@ -217,100 +203,47 @@ def _digest(content: Any) -> str:
 
 def _usage_of(turns: Sequence[Turn]) -> TurnUsage:
     """The usage of one problem at one turn, as far as the file has it."""
-    cut_off = [turn.finish_reason == "length" for turn in turns if turn.finish_reason is not None]
-    costs = [turn.cost for turn in turns if turn.cost is not None]
     return TurnUsage(
         responses=len(turns),
-        prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
-        completion_tokens=_sum(turn.completion_tokens for turn in turns),
-        cut_off=sum(cut_off) if cut_off else None,
-        cost=sum(costs) if costs else None,
-        priced=len(costs),
+        prompt_tokens=_total(turn.prompt_tokens for turn in turns),
+        completion_tokens=_total(turn.completion_tokens for turn in turns),
+        cut_off=_total(turn.finish_reason == "length" for turn in turns if turn.finish_reason is not None),
+        cost=_total(turn.cost for turn in turns),
+        priced=sum(turn.cost is not None for turn in turns),
     )
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
+def _total(values: Iterable[Any]) -> Any:
+    """The sum of the values that are not None; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
-def _plus(total: Any, value: Any) -> Any:
-    return total if value is None else value if total is None else total + value
-
-
 def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
-    """Settings by dotted name from the manifests that lie in the run's folder, and the model they name."""
+    """Settings by dotted name of all that made a file, and the model."""
     settings: dict[str, Any] = {}
     model = ""
-    pending, seen = [manifest_path(evaluation)], set()
-    while pending:
-        path = pending.pop()
-        if path in seen or not path.exists():
-            continue
-        seen.add(path)
-        try:
-            content = _Manifest.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            raise UserError(f"{path} is not a readable manifest: evaluate the run again") from None
-        pending += [manifest_path(path.with_name(name)) for name in content.inputs]
-        engine = content.arguments.engine
+    for arguments in made_by(evaluation):
+        engine = arguments.get("engine", {})
         name = engine.get("name") or engine.get("model") or engine.get("model_name")
         model = with_digest(str(name), str(engine.get("fingerprint") or "")) if name else model
-        settings |= _flat(content.arguments.model_dump(exclude_unset=True), f"{content.arguments.stage}.")
+        if (stage := arguments.get("stage")) in _STAGES:
+            settings |= _flat(arguments, f"{stage}.")
     return settings, model
 
 
 def _asked(evaluation: Path) -> list[int]:
     """The k above 1 of the pass@k in the figures next to an evaluation; [] without figures."""
     path = companion_path(evaluation, ".metrics.json")
-    if not path.exists():
-        return []
-    try:
-        figures = _Figures.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
-    ks = {int(name.removeprefix("pass@")) for name in figures.protocols if name.startswith("pass@")}
-    ks |= {k for group in figures.single_turn.groups for k in group.pass_at}
-    return sorted(ks - {1})
-
-
-class _Group(BaseModel):
-    """Figures of a group of problems of a single-turn result, as far as a report needs them."""
-
-    pass_at: dict[int, Any] = {}
-
-
-class _SingleTurn(BaseModel):
-    groups: list[_Group] = []
-
-
-class _Figures(BaseModel):
-    """What a report needs of the figures next to an evaluation."""
-
-    protocols: dict[str, Any] = {}
-    single_turn: _SingleTurn = _SingleTurn()
-
-
-class _Arguments(BaseModel):
-    """A manifest's `arguments`: the stage and every setting of it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    stage: str
-    engine: dict[str, Any] = {}
-
-
-class _Manifest(BaseModel):
-    """What a report needs of a manifest, which holds more."""
-
-    arguments: _Arguments
-    inputs: dict[str, Any]
+    figures = json.loads(path.read_bytes()) if path.exists() else {}
+    names = [name.removeprefix("pass@") for name in figures.get("protocols", {}) if name.startswith("pass@")]
+    names += [k for group in figures.get("single_turn", {}).get("groups", ()) for k in group["pass_at"]]
+    return sorted({int(k) for k in names} - {1})
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        if name in _NOT_COMPARED:
-            continue
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        if name not in _NOT_COMPARED:
+            flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

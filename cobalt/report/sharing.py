@@ -69,4 +69,4 @@ def push_trajectories(result: Path, target: str) -> str:
         f"`{result.name}` has one problem in each line, with the conversations, programs and verdicts of its"
         " trajectories. The axes of its fields are in the documentation of Cobalt (docs/formats.md)."
     )
-    return hub.push(target, files, hub.trajectories_card(result.name, about), "dataset")
+    return hub.push(target, files, hub.trajectories_card(result.name, about))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from cobalt.report.protocol_tables import shown
+from cobalt.report.run_tables import shown
 from cobalt.report.tables import few_problems
 from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.rollout.evaluate_single import SampleMetrics

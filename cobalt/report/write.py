@@ -6,9 +6,15 @@ from pathlib import Path
 from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
 from cobalt.report.comparison import check_comparable
 from cobalt.report.plots import plot_categories, plot_turns
-from cobalt.report.protocol_tables import difficulty_table, protocols_table
 from cobalt.report.published import published_tables
-from cobalt.report.run_tables import differences_table, hacking_table, turns_table, usage_table
+from cobalt.report.run_tables import (
+    differences_table,
+    difficulty_table,
+    hacking_table,
+    protocols_table,
+    turns_table,
+    usage_table,
+)
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 from cobalt.stage.atomic import replace_text
@@ -98,14 +104,8 @@ def write_report(
 
 
 def _tables(runs: Sequence[Run], ks: Sequence[int]) -> list[Table]:
-    """The tables of the runs themselves, in the order of the report."""
-    tables = [
-        turns_table(runs),
-        differences_table(runs) if len(runs) > 1 else None,
-        protocols_table(runs, ks),
-        difficulty_table(runs),
-        usage_table(runs),
-    ]
+    differences = differences_table(runs) if len(runs) > 1 else None
+    tables = [turns_table(runs), differences, protocols_table(runs, ks), difficulty_table(runs), usage_table(runs)]
     return [table for table in tables if table is not None]
 
 
@@ -153,12 +153,8 @@ def _markdown(
 
 def _about(run: Run) -> str:
     """One line that describes a run."""
-    facts = [
-        *([f"model {escape_markdown(str(run.model))}"] if run.model else []),
-        f"problems: {len(run.problems)}",
-        f"samples: {escape_markdown(str(run.settings['samples']))}",
-        f"turns: {len(run.metrics)}",
-        f"evaluation {run.digest[:12]}",
-        *([f"**{run.failed} problems could not be evaluated and are missing**"] if run.failed else []),
-    ]
-    return f"- {escape_markdown(run.name)}: {', '.join(facts)}"
+    facts = {"problems": len(run.problems), "samples": run.settings["samples"], "turns": len(run.metrics)}
+    about = ", ".join(f"{name}: {escape_markdown(str(value))}" for name, value in facts.items())
+    model = f"model {escape_markdown(run.model)}, " if run.model else ""
+    failed = f", **{run.failed} problems could not be evaluated and are missing**" if run.failed else ""
+    return f"- {escape_markdown(run.name)}: {model}{about}, evaluation {run.digest[:12]}{failed}"

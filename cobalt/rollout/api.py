@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Engine
-from cobalt.engine.api import open_engine
 from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.litellm_engine import open_engine
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import RolloutSettings, Samples
 from cobalt.rollout.single_turn import SampleSettings, sample

@@ -2,7 +2,7 @@
 
 Each child (`cobalt.serving.host`) is in a process group of its own, so that Ctrl-C in a terminal reaches the command
 that uses them first, and ends with this process even if that is killed. Their logs are in a folder of
-`$XDG_CACHE_HOME/cobalt/logs` (by default `~/.cache/cobalt/logs`), of which the last `KEPT` are kept.
+`$XDG_CACHE_HOME/cobalt/logs` (by default `~/.cache/cobalt/logs`), of which the last few are kept.
 """
 
 import contextlib
@@ -10,11 +10,9 @@ import json
 import logging
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,13 +26,12 @@ from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.host import ROUTES
 from cobalt.serving.judge_service_settings import ServiceSettings
-from cobalt.stage.environment import cache_folder
+from cobalt.stage.environment import new_log_folder
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.settings import read_settings
 
 logger = logging.getLogger(__name__)
 
-KEPT = 5
 """Number of folders of logs that are kept."""
 
 _SECONDS_TO_END = 25.0
@@ -220,13 +217,9 @@ def _urls(servers: list[Server]) -> dict[Server, str]:
 
 
 def _log_folder() -> Path:
-    """A new folder for the logs of this process's servers; older ones are removed."""
-    logs = cache_folder("logs")
-    folder = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return new_log_folder()
     except OSError as error:
-        raise UserError(f"{folder} cannot be made ({error.strerror}): the logs of the services go there") from None
-    for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-KEPT]:
-        shutil.rmtree(older, ignore_errors=True)
-    return folder
+        raise UserError(
+            f"{error.filename} cannot be made ({error.strerror}): the logs of the services go there"
+        ) from None

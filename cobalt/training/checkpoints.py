@@ -8,15 +8,12 @@ Nothing here needs torch: a file of torch is a zip archive, whose table of conte
 """
 
 import json
-import re
 import shutil
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from cobalt.stage.atomic import replacing
-
-_FILE = re.compile(r"(?P<kind>\w+)_world_size_(?P<ranks>\d+)_rank_(?P<rank>\d+)\.pt")
 
 
 def path_of(output: Path, step: int) -> Path:
@@ -32,25 +29,17 @@ def steps(output: Path) -> list[int]:
 
 def last(output: Path) -> int:
     """The step of the last whole checkpoint; 0 for none."""
-    named = _named(output)
-    return max((step for step in steps(output) if step <= named and not missing_part(path_of(output, step))), default=0)
-
-
-def _named(output: Path) -> int:
-    tracker = _tracker(output)
+    tracker, all_steps = _tracker(output), steps(output)
     if not tracker.exists():
         return 0
     text = tracker.read_text(encoding="utf-8", errors="replace").strip()
     # After a crash, or where the disk was full, it is empty or damaged.
-    return int(text) if text.isascii() and text.isdigit() else max(steps(output), default=0)
+    named = int(text) if text.isascii() and text.isdigit() else max(all_steps, default=0)
+    return max((step for step in all_steps if step <= named and not missing_part(path_of(output, step))), default=0)
 
 
 def name_last(output: Path, step: int) -> None:
-    """Name the last whole checkpoint; 0: there is none.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Name the last whole checkpoint; 0: there is none."""
     with replacing(_tracker(output)) as handle:
         handle.write(str(step).encode())
 
@@ -61,40 +50,22 @@ def _tracker(output: Path) -> Path:
 
 def missing_part(folder: Path) -> str | None:
     """A file that a checkpoint lacks or that is cut off; None if every rank's files are there and complete."""
-    ranks: dict[str, set[int]] = {}
-    worlds: dict[str, int] = {}
-    for path in sorted((folder / "actor").glob("*.pt")):
-        found = _FILE.fullmatch(path.name)
-        if found is None:
-            continue
-        if not _complete(path):
+    files = [*(folder / "actor").glob("*_world_size_*_rank_*.pt"), *folder.glob("data.pt")]
+    for path in files:
+        if not zipfile.is_zipfile(path):
             return f"{path.name} is cut off"
-        ranks.setdefault(found["kind"], set()).add(int(found["rank"]))
-        worlds[found["kind"]] = int(found["ranks"])
-    if "model" not in ranks:
+    names = {path.name for path in files} - {"data.pt"}
+    if not any(name.startswith("model_") for name in names):
         return "the weights are missing"
-    for kind, world in worlds.items():
-        for rank in range(world):
-            if rank not in ranks[kind]:
-                return f"{kind}_world_size_{world}_rank_{rank}.pt is missing"
-    loader = folder / "data.pt"
-    return "data.pt is cut off" if loader.exists() and not _complete(loader) else None
-
-
-def _complete(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path):
-            return True
-    except (OSError, zipfile.BadZipFile):
-        return False
+    for kind in {name.rpartition("_rank_")[0] for name in names}:
+        for rank in range(int(kind.rpartition("_")[2])):
+            if f"{kind}_rank_{rank}.pt" not in names:
+                return f"{kind}_rank_{rank}.pt is missing"
+    return None
 
 
 def keep_metrics(output: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Write a step's metrics beside its checkpoint, before that counts as whole.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a step's metrics beside its checkpoint, before that counts as whole."""
     folder = path_of(output, step)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "metrics.json") as handle:
@@ -111,17 +82,11 @@ def kept_metrics(output: Path, step: int) -> dict[str, float] | None:
 
 
 def prune(output: Path, keep: int, also: Collection[int] = ()) -> list[int]:
-    """Remove all checkpoints but the newest ones, once the newest is whole; returns the steps that were removed.
-
-    Args:
-        output: The run's folder.
-        keep: How many to keep, at least 1.
-        also: Steps to keep beside them.
-    """
-    there = steps(output)
-    if not there or last(output) != there[-1]:
+    """Remove all checkpoints but the `keep` newest and `also`, once the newest is whole; returns the steps removed."""
+    all_steps = steps(output)
+    if not all_steps or last(output) != all_steps[-1]:
         return []
-    removed = [step for step in there[:-keep] if step not in also]
+    removed = [step for step in all_steps[:-keep] if step not in also]
     for step in removed:
         shutil.rmtree(path_of(output, step))
     return removed

@@ -4,12 +4,11 @@ Whoever can join a Ray cluster can run code as the user that started it. Ray lis
 is not loopback, and only Ray's token keeps others out.
 """
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
 from typing import Any
-
-import tenacity
 
 from cobalt.stage.errors import ServiceDown, UserError, last_line
 
@@ -19,7 +18,7 @@ LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray reads it when it is imported: at "0" it uses 127.0.0.1 as given, otherwise the machine's public address."""
 
 _CALL_WITHOUT_TOKEN = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
 
 
 def named_cluster() -> str:
@@ -29,7 +28,7 @@ def named_cluster() -> str:
 
 
 def keep_token_private(*, create: bool = False) -> None:
-    """Make Ray's token file readable by its owner only; Ray itself writes it readable by everybody.
+    """Make Ray's token file, which Ray itself writes readable by everybody, readable by its owner only.
 
     Args:
         create: Write a new token if there is none.
@@ -41,15 +40,14 @@ def keep_token_private(*, create: bool = False) -> None:
     if path is None:
         return
     try:
-        if create and not path.exists():
+        if path.exists():
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+        elif create:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as handle:
-                handle.write(secrets.token_hex(32))
-        elif path.exists() and path.stat().st_mode & 0o077:
-            path.chmod(0o600)
-    except FileExistsError:
-        pass  # another process was faster
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                path.touch(mode=0o600, exist_ok=False)
+                path.write_text(secrets.token_hex(32), encoding="ascii")
     except OSError as error:
         raise UserError(f"Ray's token file {path} cannot be kept private: {error.strerror}") from None
 
@@ -105,8 +103,6 @@ def join(address: str, **options: Any) -> None:
 def asks_for_token(address: str, token: str | None = None) -> bool:
     """Whether the cluster whose head listens at `address` (HOST:PORT) refuses a call without a token, or with this one.
 
-    What the settings of this process say of tokens does not matter.
-
     Raises:
         ServiceDown: nothing answers at the address, or what answers is not Ray.
     """
@@ -114,15 +110,8 @@ def asks_for_token(address: str, token: str | None = None) -> bool:
 
     sent = (("authorization", f"Bearer {token}"),) if token else None
     try:
-        for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(3),
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            ),
-            reraise=True,
-        ):
-            with attempt, grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-                channel.unary_unary(_CALL_WITHOUT_TOKEN)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
+        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            channel.unary_unary(_CALL_WITHOUT_TOKEN)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True

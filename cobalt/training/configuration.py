@@ -1,15 +1,12 @@
 """The whole configuration of a run: veRL's defaults, four choices of `cobalt_verl/config`, paths, the user's overrides.
 
 The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module only composes;
-`cobalt.training.checks` checks the result. veRL is not imported: its configuration files are found where it is
-installed.
+`cobalt.training.checks` checks the result. veRL is not imported.
 """
 
-import difflib
 import importlib.util
 import math
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +19,22 @@ from cobalt.stage.errors import UserError
 from cobalt.training.policy import policy_path
 
 
-def _additions() -> Path:
-    """The folder of the package `cobalt_verl`: the installed one, or the checkout's where it is not installed."""
-    spec = importlib.util.find_spec("cobalt_verl")
+def installed_package(name: str) -> Path:
+    """The folder of veRL or of `cobalt_verl`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        return Path(__file__).resolve().parents[2] / "verl" / "cobalt_verl"
+        raise UserError(f"{name} is not installed: run scripts/setup.sh with the profile cpu or gpu")
     return Path(spec.origin).parent
 
 
-VERL_ADDITIONS = _additions()
+VERL_ADDITIONS = installed_package("cobalt_verl")
 """The folder of what this project adds to veRL, with the configurations of training."""
 
 _REWARD_FILE = "code_reward_func_think.py"
-_UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ def compose(settings: TrainingSettings) -> Any:
     """The configuration as veRL gets it, an OmegaConf mapping.
 
     Raises:
-        UserError: veRL or this project is not installed, there is no such choice, or an override names a key that veRL
-            does not have.
+        UserError: veRL is not installed, there is no such choice, or an override names a key that veRL does not have.
     """
     from omegaconf import OmegaConf
 
+    of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE  # the paper's path
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
         "actor_rollout_ref.model.path": policy_path(settings.model),
         "trainer.default_local_dir": settings.output_dir.resolve() / "checkpoints",
-        "reward.custom_reward_function.path": _reward_file(),
+        "reward.custom_reward_function.path": of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE,
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_ADDITIONS / "config" / "agent_loops.yaml",
     }
     config = compose_file(
@@ -133,48 +133,34 @@ def compose(settings: TrainingSettings) -> Any:
     return config
 
 
-def _reward_file() -> Path:
-    """The reward function at the paper's path in a checkout; without a checkout, that of the package."""
-    of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE
-    return of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE
-
-
 def _derive(config: Any) -> None:
-    """Set what follows from other settings, where it is not set.
-
-    On GPUs the engine's longest sequence is a prompt with a response, for each turn of an episode as well; vLLM would
-    plan for the model's, which is longer. TransferQueue gets a storage unit for each GPU, on a CPU for each rank: each
-    rank writes and reads its share of a batch, and Ray reserves a CPU for each unit. Agent loops have two processes for
-    each GPU, because each decodes and rewards samples on one core. Policy and reference are sharded within a node:
-    over several, each layer would be gathered through the network.
-    """
+    """Set what follows from the lengths and from the number of GPUs, where it is not set."""
     from omegaconf import OmegaConf
 
     lengths = [config.data.max_prompt_length, config.data.max_response_length]
     counts = [config.trainer.nnodes, config.trainer.n_gpus_per_node]
     if any(type(value) is not int for value in (*lengths, *counts)):
         return  # `cobalt.training.checks` says so
+    on_cpu = trains_on_cpu(config)
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
-    if rollout.max_model_len is None and not trains_on_cpu(config):
+    if rollout.max_model_len is None and not on_cpu:  # vLLM would plan for the model's length, which is longer
         OmegaConf.update(rollout, "max_model_len", sum(lengths))
-    if storage.num_data_storage_units is None:
+    if storage.num_data_storage_units is None:  # each rank writes and reads its share; Ray reserves a CPU for each unit
         OmegaConf.update(storage, "num_data_storage_units", max(1, math.prod(counts)))
-    if rollout.agent.num_workers is None:
-        OmegaConf.update(rollout.agent, "num_workers", 1 if trains_on_cpu(config) else max(1, 2 * math.prod(counts)))
+    if rollout.agent.num_workers is None:  # each decodes and rewards samples on one core
+        OmegaConf.update(rollout.agent, "num_workers", 1 if on_cpu else max(1, 2 * math.prod(counts)))
     for part in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
-        if part.fsdp_config.fsdp_size == -1 and config.trainer.nnodes > 1 and not trains_on_cpu(config):
+        # Over several nodes each layer would be gathered through the network.
+        if part.fsdp_config.fsdp_size == -1 and config.trainer.nnodes > 1 and not on_cpu:
             OmegaConf.update(part.fsdp_config, "fsdp_size", config.trainer.n_gpus_per_node)
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:
-    """A file of `cobalt_verl/config` with the files that it names, some of them veRL's.
+    """A file of `cobalt_verl/config` with the files that it names, some of them veRL's, as an OmegaConf mapping.
 
     Args:
         name: The file, without its ending.
         overrides: Hydra overrides; later ones win.
-
-    Returns:
-        An OmegaConf mapping, in which every interpolation leads somewhere.
 
     Raises:
         UserError: veRL is not installed, or the configuration cannot be composed.
@@ -189,97 +175,64 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     for item in overrides:
         if "=" not in item and not item.startswith("~"):
             raise UserError(f"{item!r} is not a setting: give KEY=VALUE, such as data.train_batch_size=8")
-    _installed("cobalt_verl")
-    search = f"hydra.searchpath=[{_quoted((_installed('verl') / 'trainer' / 'config').as_uri())}]"
+    search = f"hydra.searchpath=[{_quoted((installed_package('verl') / 'trainer' / 'config').as_uri())}]"
     try:
         with initialize_config_dir(str(VERL_ADDITIONS / "config"), version_base=None):
-            try:
-                config = hydra_compose(name, [search, *overrides])
-            except HydraException as error:
-                unknown = _UNKNOWN_KEY.search(str(error))
-                if unknown is None:
-                    raise
-                choices = [item for item in overrides if "@" in item.partition("=")[0]]
-                raise UserError(_unknown_setting(unknown[1], hydra_compose(name, [search, *choices]))) from None
-            OmegaConf.to_container(config, resolve=True)
+            config = hydra_compose(name, [search, *overrides])
+        OmegaConf.to_container(config, resolve=True)  # every interpolation must lead somewhere
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = str(error).partition("Config search path")[0]
         raise UserError(f"the configuration cannot be composed: {' '.join(reason.split())}") from None
     return config
 
 
-def _unknown_setting(key: str, config: Any) -> str:
-    """A sentence about an override of a setting that is not there, with the most similar ones that are."""
-    from omegaconf import OmegaConf
-
-    whole: Any = OmegaConf.to_container(config)
-    names = list(_leaves(whole))
-    similar = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    similar.sort(key=lambda name: not name.endswith(f".{key}"))
-    similar = (similar + difflib.get_close_matches(key, names, n=3, cutoff=0.8))[:3]
-    advice = f"did you mean {' or '.join(similar)}?" if similar else "none has a similar name"
-    return f"there is no setting {key!r}: {advice} (+{key}=VALUE would add it, for code of your own that reads it)"
-
-
-def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted names of all settings of a configuration but those of the critic, which no run here has."""
-    for name, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        elif not prefix.startswith("critic."):
-            yield f"{prefix}{name}"
-
-
-def check_flags(settings: RunSettings) -> None:
-    """Check the flags of a training command that the configuration does not have.
-
-    Raises:
-        UserError: the output is a file or the folder of the data, or the limit is not above 0.
-    """
-    output = settings.output_dir.resolve()
-    if output.is_file() or output == settings.data_dir.resolve():
-        raise UserError(f"--output_dir {output} is a file, or the folder of the data: name another folder")
-    if not settings.hang_limit > 0:
-        raise UserError(f"--hang_limit is {settings.hang_limit:g}: it must be above 0")
-
-
-def whole_number_errors(config: Any, least: Mapping[str, int], optional: Collection[str] = ()) -> Iterator[str]:
-    """Sentences about settings that are not whole numbers.
+def number_errors(
+    config: Any,
+    counts: Mapping[str, Collection[str]],
+    least: Mapping[str, int],
+    optional: Collection[str],
+    above_zero: Collection[str],
+) -> Iterator[str]:
+    """Sentences about settings that are not the numbers that they must be.
 
     Args:
         config: A composed configuration.
-        least: The dotted names of the settings, and the least value of each.
-        optional: Names of those that may be null.
+        counts: The names of whole numbers of 1 or more, by section.
+        least: The dotted names of other whole numbers, and the least value of each.
+        optional: Dotted names of those that may be null.
+        above_zero: Dotted names of finite numbers above 0, without which a run would train nothing or diverge.
     """
     from omegaconf import OmegaConf
 
-    for key, lowest in least.items():
+    whole = {f"{section}.{name}": 1 for section, names in counts.items() for name in names} | dict(least)
+    for key, lowest in whole.items():
         value = OmegaConf.select(config, key)
-        if (value is None and key in optional) or (type(value) is int and value >= lowest):
-            continue
-        yield f"{key} is {value!r}: it must be a whole number of {lowest} or more"
-
-
-def above_zero_errors(config: Any, keys: Collection[str]) -> Iterator[str]:
-    """Sentences about settings that are not finite numbers above 0, with which a run would train nothing or diverge."""
-    from omegaconf import OmegaConf
-
-    for key in keys:
+        if (value is not None or key not in optional) and (type(value) is not int or value < lowest):
+            yield f"{key} is {value!r}: it must be a whole number of {lowest} or more"
+    for key in above_zero:
         value = OmegaConf.select(config, key)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             yield f"{key} is {value!r}: it must be a number above 0"
 
 
+def planned_steps(config: Any, count: int, most: int) -> int:
+    """The steps of a run of either trainer, with `count` rows or groups to train on and at `most` so many steps.
+
+    Raises:
+        UserError: there are too few rows for a step, or too few epochs for the steps that are set, so that the run
+            would end before its last step is reached and saved.
+    """
+    batch, planned = config.data.train_batch_size, config.trainer.total_training_steps
+    if count < batch:
+        raise UserError(f"{config.data.train_files} has {count} rows, fewer than data.train_batch_size {batch}")
+    if planned is not None and planned > most:
+        raise UserError(f"trainer.total_training_steps {planned} is more than the {most} steps of all epochs")
+    return int(most if planned is None else planned)
+
+
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
     """Overrides that set keys to paths, whatever characters these have."""
     return [f"{key}={_quoted(str(path))}" for key, path in paths.items()]
-
-
-def _installed(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise UserError(f"{package} is not installed: run scripts/setup.sh with the profile cpu or gpu")
-    return Path(spec.origin).parent
 
 
 def _quoted(text: str) -> str:
@@ -288,13 +241,9 @@ def _quoted(text: str) -> str:
 
 
 def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
-    """Environment variables of veRL's driver and of all its processes.
+    """Environment variables of the processes of a run in a folder.
 
     Modules that the user's own `VERL_USE_EXTERNAL_MODULES` names are imported after this project's.
-
-    Args:
-        output_dir: The run's folder.
-        on_cpu: Whether there is no GPU (`trains_on_cpu`).
     """
     output = output_dir.resolve()
     modules = ["cobalt_verl.plugin", *filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))]
@@ -322,15 +271,11 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
 
 
 def node_environment(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables for Ray's runtime environment, as values of a configuration.
+    """The variables of a run (`process_environment`) for Ray's runtime environment, as values of a configuration.
 
-    On the cluster that `RAY_ADDRESS` names they include those of the shell that other nodes need, without secrets: the
-    configuration is saved with the run. On a Ray of its own the run's processes have the shell's variables anyway.
-
-    Args:
-        variables: Those of this project (`process_environment`); they win.
-        environment: The launcher's environment.
+    On the cluster that `RAY_ADDRESS` names they include those of the launcher's `environment` that other nodes need,
+    without secrets: the configuration is saved with the run. A Ray of the run's own has them anyway.
     """
     of_the_shell = passed_on(environment) if environment.get("RAY_ADDRESS") else {}
     # In a configuration `${` begins a reference to another key.
-    return {name: value.replace("${", r"\${") for name, value in of_the_shell.items()} | dict(variables)
+    return {name: value.replace("${", r"\${") for name, value in (of_the_shell | dict(variables)).items()}

@@ -3,46 +3,27 @@
 Read here for the checks before a training run, and by the agent loop (`cobalt_verl.agent_loops.multi_turn`).
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from cobalt.stage.errors import UserError
 
-RewardedProgram = Literal["final", "best"]
-"""Which program of a trajectory its reward is about: the last one, or the one with the highest reward."""
 
-EpisodeEnd = Literal["never", "public_passed", "all_passed"]
-"""What ends an episode before its last turn: nothing (as in evaluation), or a program that passes the public tests, or
-one that passes all tests."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class EpisodeSettings:
-    """How the trajectories of online multi-turn training come about.
+    """How the trajectories of online multi-turn training come about."""
 
-    Attributes:
-        turns: Most responses of a trajectory, at least 1. Cobalt's collection has 3, VeRPO's multi-turn training 4.
-        reward: Which program the trajectory's reward is about.
-        stop: What ends an episode early.
-        judge_every_turn: Whether every program is judged on all tests, because the estimator needs the outcomes. If
-            not, programs are judged on the public tests, and on all tests where the reward or `stop` needs it.
-
-    Raises:
-        UserError: a value out of range.
-    """
-
-    turns: int
-    reward: RewardedProgram = "final"
-    stop: EpisodeEnd = "never"
+    turns: Annotated[int, Field(ge=1)]
+    """Most responses of a trajectory. Cobalt's collection has 3, VeRPO's multi-turn training 4."""
+    reward: Literal["final", "best"] = "final"
+    """Which program of a trajectory its reward is about: the last one, or the one with the highest reward."""
+    stop: Literal["never", "public_passed", "all_passed"] = "never"
+    """What ends an episode before its last turn: nothing (as in evaluation), or a program that passes such tests."""
     judge_every_turn: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.turns, int) or isinstance(self.turns, bool) or self.turns < 1:
-            raise UserError(f"cobalt.multi_turn.turns is {self.turns!r}: it must be a whole number of 1 or more")
-        for name, kind in (("reward", RewardedProgram), ("stop", EpisodeEnd)):
-            value, known = getattr(self, name), get_args(kind)
-            if value not in known:
-                raise UserError(f"cobalt.multi_turn.{name} is {value!r}: it must be one of {', '.join(known)}")
+    """Whether every program is judged on all tests, because the estimator needs the outcomes. If not, programs are
+    judged on the public tests, and on all tests where the reward or `stop` needs it."""
 
     @property
     def all_tests_every_turn(self) -> bool:
@@ -62,9 +43,10 @@ def episode_settings(config: Any) -> EpisodeSettings | None:
     if section is None:
         return None
     every_turn = OmegaConf.select(config, "cobalt.judge_every_turn", default=False)
-    if not isinstance(every_turn, bool):
-        raise UserError(f"cobalt.judge_every_turn is {every_turn!r}: it must be true or false")
     try:
         return EpisodeSettings(**section, judge_every_turn=every_turn)
-    except TypeError as error:  # not a mapping, or without turns, or with another setting
+    except TypeError as error:  # not a mapping
         raise UserError(f"cobalt.multi_turn has wrong settings: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"cobalt.multi_turn: {first['loc'][-1]} is {first['input']!r}: {first['msg']}") from None

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.problems import hub
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import checkpoints, run_folder
@@ -34,9 +33,6 @@ class Arguments:
     best: bool = False
     """Take the checkpoint with the best validation, in place of the last one: the one that solved most, after offline
     training the one under which the accepted responses are most likely."""
-    push_to_hub: str | None = None
-    """Also upload the folder to this repository of the Hugging Face Hub (owner/name; created as private), or copy it
-    into a folder that begins with / or ./"""
 
 
 logger = logging.getLogger(__name__)
@@ -57,20 +53,15 @@ def exported_step(model: Path) -> int:
 
 
 def export(run: Path, step: int, output: Path) -> None:
-    """Write the checkpoint of a step as a Hugging Face folder.
-
-    Args:
-        run: The run's folder.
-        step: The checkpoint's step.
-        output: The folder to write.
+    """Write the checkpoint of a step of a run as a Hugging Face folder.
 
     Raises:
         UserError: there is no such checkpoint, it holds more than weights, or `output` exists and no export made it.
         InfrastructureError: veRL's merger failed.
     """
+    from omegaconf import OmegaConf
+
     checkpoint = checkpoints.path_of(run, step) / "actor"
-    if not checkpoint.is_dir():
-        raise UserError(f"there is no checkpoint {checkpoint}")
     missing = checkpoints.missing_part(checkpoint.parent)
     if missing is not None:
         raise UserError(f"the checkpoint {checkpoint.parent} is not whole ({missing}): export another step")
@@ -78,9 +69,10 @@ def export(run: Path, step: int, output: Path) -> None:
         raise UserError(f"{output} exists and no export made it: name another folder")
     temporary = output.with_name(output.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
+    config: Any = OmegaConf.load(run / "config.yaml")
+    model = config.get("actor_rollout_ref", config).get("model", {})  # of either trainer
     # Small policies keep their precision; large ones are served in bfloat16, and written in it. Adapters are merged.
-    config = _config(run)
-    if trains_on_cpu(config) or _model(config).get("lora_rank"):
+    if trains_on_cpu(config) or model.get("lora_rank"):
         arguments = ["cobalt_verl.merge", str(checkpoint), str(temporary)]
     else:
         arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
@@ -90,79 +82,38 @@ def export(run: Path, step: int, output: Path) -> None:
     environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     command = [sys.executable, "-m", *arguments]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if "Weights only load failed" in finished.stderr:
+        raise UserError(f"{checkpoint} holds more than weights, which could run code when it is loaded: do not use it")
     if finished.returncode:
-        if "Weights only load failed" in finished.stderr:
-            raise UserError(
-                f"{checkpoint} holds more than weights, which could run code when it is loaded: do not use this"
-                " checkpoint"
-            )
         raise InfrastructureError(f"veRL's merger failed: {last_line(finished.stderr) or finished.returncode}")
     (temporary / _MARK).write_text(f"step {step}\n", encoding="utf-8")
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
 
 
-def _config(run: Path) -> Any:
-    from omegaconf import OmegaConf
-
-    try:
-        return OmegaConf.load(run / "config.yaml")
-    except OSError:
-        raise UserError(f"{run} has no config.yaml: give the --output_dir of a training run") from None
-
-
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    if arguments.push_to_hub:
-        hub.check_target(arguments.push_to_hub)
-    step = chosen_step(arguments)
-    export(arguments.run_dir, step, arguments.output_dir)
-    if arguments.push_to_hub:
-        place = push_policy(arguments.run_dir, step, arguments.output_dir, arguments.push_to_hub)
-        logger.info("the policy is at %s", place)
+    export(arguments.run_dir, chosen_step(arguments), arguments.output_dir)
     return 0
-
-
-def push_policy(run: Path, step: int, model: Path, target: str) -> str:
-    """Upload an exported policy; see `cobalt.problems.hub.push`."""
-    from omegaconf import OmegaConf
-
-    # As it is written: another user's run could refer to variables of this environment.
-    written: Any = OmegaConf.to_container(_config(run), resolve=False)
-    estimator = written.get("algorithm", {}).get("adv_estimator")
-    how = f"Step {step} of a training run" + (
-        f" with the advantages of {hub.code(str(estimator))}" if estimator else ""
-    )
-    card = hub.policy_card(str(_model(written).get("path")), f"{how}.")
-    return hub.push(target, hub.policy_files(model), card, "model")
-
-
-def _model(config: Any) -> Any:
-    """The section of the policy in the configuration of either trainer."""
-    return config.get("actor_rollout_ref", config).get("model", {})
 
 
 def chosen_step(arguments: Arguments) -> int:
     """The step that the flags choose.
 
     Raises:
-        UserError: they choose none, or the run has no such checkpoint.
+        UserError: they choose none.
     """
     run = arguments.run_dir
-    if arguments.step is not None:
-        if arguments.best:
-            raise UserError("--step and --best both choose a checkpoint: give one of them")
-        return arguments.step
-    if not arguments.best:
-        step = checkpoints.last(run)
-        if not step:
-            raise UserError(f"{run} has no whole checkpoint")
-        return step
-    best = run_folder.best_step(run)
-    if best is None:
-        raise UserError(f"no checkpoint of {run} was validated: leave out --best")
-    logger.info("the best validation is that of step %d", best)
-    return best
+    if arguments.step is not None and arguments.best:
+        raise UserError("--step and --best both choose a checkpoint: give one of them")
+    step = arguments.step
+    if step is None:
+        step = run_folder.best_step(run) if arguments.best else checkpoints.last(run)
+    if not step:
+        raise UserError(f"{run} has no whole checkpoint{' that was validated' if arguments.best else ''}")
+    if arguments.best:
+        logger.info("the best validation is that of step %d", step)
+    return step
 
 
 if __name__ == "__main__":

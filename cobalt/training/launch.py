@@ -1,8 +1,8 @@
-"""Carry out a training run: start Ray, run veRL's driver as a watched child process, clean up, export the policy.
+"""Carry out a training run: a trainer's processes as a watched child process, in the run's folder; export the policy.
 
-VeRL gets a Ray of its own (`private_ray`), or the cluster that `RAY_ADDRESS` names. Nothing is trained here: veRL does
-(`cobalt_verl.main`). Its processes judge programs themselves or ask judges at URLs (`cobalt.judge.opening`); on a
-cluster they ask the Ray Serve app `evaluator` (`cobalt_verl.judging`).
+Online, veRL's driver (`cobalt_verl.main`) gets a Ray of its own (`private_ray`), or the cluster that `RAY_ADDRESS`
+names. Its processes judge programs themselves or ask judges at URLs (`cobalt.judge.opening`); on a cluster they ask the
+Ray Serve app `evaluator` (`cobalt_verl.judging`).
 """
 
 import asyncio
@@ -14,7 +14,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from cobalt.training import checkpoints, machine, run_folder
 from cobalt.training.cluster import named_cluster, prepare_to_join
 from cobalt.training.configuration import (
     VERL_ADDITIONS,
+    RunSettings,
     TrainingSettings,
     node_environment,
     process_environment,
     trains_on_cpu,
 )
 from cobalt.training.export import export
+from cobalt.training.memory import check_memory
 from cobalt.training.private_ray import IMPORT_ENVIRONMENT, private_ray
 from cobalt.training.watching import watch
 
@@ -44,13 +47,78 @@ logger = logging.getLogger(__name__)
 MISTAKE = 2
 """Exit code of veRL's driver where the reason that it leaves (`COBALT_FAILURE_FILE`) is a mistake of the user."""
 
+Trainer = Callable[[Path, run_folder.Start], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
+"""Of the run's folder and where it begins: a trainer's module with its arguments, and its environment variables.
 
-def dry_run(output_dir: Path, config: Any) -> None:
-    """Let veRL itself validate the configuration, in a process of its own; needs no GPU and no Ray.
+It leaves the configuration in the folder's `config.yaml`.
+"""
+
+
+def stops_after_plan(settings: RunSettings, config: Any, notes: Sequence[str], steps: int | None) -> bool:
+    """Show what a run of either trainer will do and need; whether the flags ask for nothing else.
 
     Raises:
-        UserError: veRL refuses it, with its reason.
+        UserError: memory or disk are far too small (`cobalt.training.memory.check_memory`).
     """
+    from omegaconf import OmegaConf
+
+    if settings.print_config:
+        sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
+        sys.stdout.flush()
+    for note in notes:
+        logger.info("%s", note)
+    check_memory(config, settings.output_dir, steps, force=settings.force)
+    if settings.dry_run or settings.print_config:
+        logger.info("OK: the dry run found nothing wrong; --print_config prints the whole configuration")
+        return True
+    return False
+
+
+def run_trainer(
+    settings: RunSettings, config: Any, deciding: Mapping[str, Any], trainer: Trainer, *, validates: bool = False
+) -> int:
+    """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
+
+    Args:
+        settings: The flags.
+        config: The checked configuration that was made of them.
+        deciding: What a continuation must share with its run.
+        trainer: See `Trainer`.
+        validates: See `run_folder.prepare`.
+
+    Returns:
+        The exit code of the trainer.
+
+    Raises:
+        UserError: the folder holds another run, or the trainer was refused something.
+        InfrastructureError: the trainer has left a reason, or hung; the last checkpoint is whole.
+    """
+    output = settings.output_dir.resolve()
+    with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
+        inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
+        start = run_folder.prepare(output, deciding, inputs, validates=validates)
+        failure = output / "failure.txt"
+        failure.unlink(missing_ok=True)
+        logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
+        with trainer(output, start) as (program, variables):
+            command = [sys.executable, "-m", *program]
+            code = watch(command, os.environ | dict(variables), output, settings.hang_limit)
+        last = checkpoints.last(output)
+        if code and failure.exists():
+            reason = failure.read_text(encoding="utf-8").strip()
+            if code == MISTAKE:
+                raise UserError(reason)
+            raise InfrastructureError(
+                f"training stopped ({reason}); the checkpoint of step {last} is whole: run the same command to go on"
+            )
+        if not code and last:
+            export(output, last, output / "model")
+            logger.info("next: evaluate the policy of step %d: cobalt serve --model %s", last, output / "model")
+        return code
+
+
+def dry_run(output_dir: Path, config: Any) -> None:
+    """Let veRL itself validate the configuration, which needs no GPU and no Ray; UserError where it refuses it."""
     from omegaconf import OmegaConf
 
     finished = subprocess.run(
@@ -66,55 +134,15 @@ def dry_run(output_dir: Path, config: Any) -> None:
 
 
 def launch(settings: TrainingSettings, config: Any) -> int:
-    """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
-
-    Args:
-        settings: What to train, on what.
-        config: The checked configuration that `compose` made of the settings.
-
-    Returns:
-        The exit code of veRL's driver.
+    """Train online (`run_trainer`).
 
     Raises:
-        UserError: the folder holds another run, another run has a Ray of its own on this machine, programs cannot be
-            judged, or the machine or the cluster has too few GPUs or too little shared memory.
-        InfrastructureError: the judge failed for good, Ray died, or training hung; the last checkpoint is whole.
+        UserError: as `run_trainer`, another run has a Ray of its own on this machine, programs cannot be judged, or
+            there is too little shared memory.
+        InfrastructureError: as `run_trainer`, or Ray died.
     """
-    from omegaconf import OmegaConf
-
-    output = settings.output_dir.resolve()
-    with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
-        inputs = [Path(config.data.train_files), Path(config.data.val_files)]
-        validates = config.trainer.test_freq > 0
-        start = run_folder.prepare(output, _deciding(settings, config), inputs, validates=validates)
-        _go_on_from(config, output, start)
-        variables = process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
-        config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
-        everywhere = node_environment(variables, os.environ)
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
-        OmegaConf.save(config, output / "config.yaml")
-        failure = output / "failure.txt"
-        failure.unlink(missing_ok=True)
-        logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
-        with (
-            _shared_memory_swept(),
-            worker_python(config, variables, output / "train.log") as python,
-            _ray(config) as addresses,
-        ):
-            environment = os.environ | variables | addresses | python
-            command = [sys.executable, "-m", "cobalt_verl.main", str(output / "config.yaml")]
-            code = watch(command, environment, output, settings.hang_limit)
-        if code and failure.exists():
-            reason = failure.read_text(encoding="utf-8").strip()
-            if code == MISTAKE:
-                raise UserError(reason)
-            raise InfrastructureError(
-                f"training stopped ({reason}); the checkpoint of step {checkpoints.last(output)} is whole: run the"
-                " same command to go on"
-            )
-        if not code and checkpoints.last(output):
-            export(output, checkpoints.last(output), output / "model")
-        return code
+    validates = config.trainer.test_freq > 0
+    return run_trainer(settings, config, _deciding(settings, config), partial(_verl, config), validates=validates)
 
 
 def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
@@ -138,30 +166,39 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     return {"stage": "train", "choices": settings.choices, "model": settings.model} | own | chosen
 
 
-def _go_on_from(config: Any, output: Path, start: run_folder.Start) -> None:
-    if not start.step:
-        config.trainer.resume_mode = "disable"
-        return
-    config.trainer.resume_mode = "resume_path"
-    config.trainer.resume_from_path = str(checkpoints.path_of(output, start.step))
-    config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
+@contextlib.contextmanager
+def _verl(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """VeRL's driver, with the Ray that it joins."""
+    from omegaconf import OmegaConf
+
+    config.trainer.resume_mode = "resume_path" if start.step else "disable"
+    if start.step:
+        config.trainer.resume_from_path = str(checkpoints.path_of(output, start.step))
+        config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
+    variables = process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
+    config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
+    everywhere = node_environment(variables, os.environ)
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
+    OmegaConf.save(config, output / "config.yaml")
+    with (
+        _shared_memory_swept(),
+        worker_python(config, variables, output / "train.log") as python,
+        _ray(config) as address,
+    ):
+        yield ["cobalt_verl.main", str(output / "config.yaml")], variables | address | python
 
 
 @contextlib.contextmanager
 def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Iterator[dict[str, str]]:
     """Let Ray start its workers as forks of a process that imports veRL once; yields the variable that says so.
 
-    Nothing on a cluster, whose nodes have no such process, and with GPUs. The process has the environment of veRL's
-    processes (`variables`), and writes into the log.
+    Nothing on a cluster, whose nodes have no such process, and with GPUs.
     """
     if named_cluster() or not trains_on_cpu(config):
         yield {}
         return
-    with contextlib.ExitStack() as stack:
-        # The name of a socket must be short: /tmp, not the user's TMPDIR.
-        folder = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="cobalt-forks-", dir="/tmp", ignore_cleanup_errors=True)
-        )
+    # The name of a socket must be short: /tmp, not the user's TMPDIR.
+    with tempfile.TemporaryDirectory(prefix="cobalt-forks-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         # vLLM reads its level when it is imported; veRL sets this one for its processes.
         imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
         with environment_variables(**imports), log.open("ab") as output:
@@ -172,10 +209,12 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        stack.callback(server.wait)
-        stack.callback(server.kill)
         client = VERL_ADDITIONS / "cpu" / "fork_client.py"
-        yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
+        try:
+            yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
+        finally:
+            server.kill()
+            server.wait()
 
 
 @contextlib.contextmanager
@@ -185,8 +224,6 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         prepare_to_join(named_cluster())  # which sets variables of this process
         yield {}
         return
-    if not trains_on_cpu(config):
-        machine.check_gpus(config)
     machine.check_shared_memory(config)
     with (
         machine.alone(),
@@ -203,10 +240,6 @@ def _judge_variables(config: Any) -> dict[str, str]:
     """Check that programs can be judged, and share the cores out over the processes that judge.
 
     Nothing is checked on a cluster, where each replica of the judge checks its node.
-
-    Raises:
-        UserError: a setting of the judge is wrong, or programs cannot be isolated on this machine.
-        ServiceDown: no judge answers at the URLs that the environment names.
     """
     if judge_urls():
         asyncio.run(_describe_judge())
@@ -236,16 +269,11 @@ def _shared_memory_swept() -> Iterator[None]:
     try:
         yield
     finally:
-        mapped = _mapped_blocks()
+        mapped: set[str] = set()
+        for maps in Path("/proc").glob("[0-9]*/maps"):
+            with contextlib.suppress(OSError):
+                mapped.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
         for block in set(machine.SHARED_MEMORY.glob("psm_*")) - before:
             with contextlib.suppress(FileNotFoundError):
                 if str(block) not in mapped and block.stat().st_uid == os.getuid():
                     block.unlink()
-
-
-def _mapped_blocks() -> set[str]:
-    found: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            found.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
-    return found

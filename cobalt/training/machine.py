@@ -25,21 +25,11 @@ SHARED_MEMORY = Path("/dev/shm")
 _ADDRESS = "\0cobalt-training"
 """An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
-_CPUS_OF_A_RANK = 3
-"""CPUs that veRL reserves with each GPU, whatever its processes use."""
-
-_FEWEST_CPUS = 16
-"""Fewest CPUs that the Ray of a run counts; it binds nothing to a core."""
-
-_FEWEST_BYTES = 2**30
-"""Least size of Ray's object store."""
-
-_BYTES_OF_A_TOKEN = 40
-"""What a batch has for each token of a sample: three whole numbers of 64 bits, four of 32 bits."""
-
-_RANK_BYTES = 64 * 2**20
-"""Shared memory for the messages of NCCL and of the engine between processes, for each GPU."""
-
+_CPUS_OF_A_RANK = 3  # CPUs that veRL reserves with each GPU, whatever its processes use
+_FEWEST_CPUS = 16  # that the Ray of a run counts; it binds nothing to a core
+_FEWEST_BYTES = 2**30  # of Ray's object store
+_BYTES_OF_A_TOKEN = 40  # of a batch: three whole numbers of 64 bits, four of 32 bits
+_RANK_BYTES = 64 * 2**20  # of shared memory for each GPU: messages of NCCL and of the engine between processes
 
 _GPUS = """
 import torch
@@ -51,20 +41,6 @@ def visible_gpus() -> list[int]:
     """Bytes of each GPU that torch sees on this machine, in a process of its own, because asking takes GPU memory."""
     asked = subprocess.run([sys.executable, "-c", _GPUS], capture_output=True, text=True, check=False)
     return [int(size) for size in asked.stdout.split()]
-
-
-def check_gpus(config: Any) -> None:
-    """Check that this machine has the GPUs that the configuration asks for.
-
-    Raises:
-        UserError: it has fewer.
-    """
-    wanted, seen = gpus_of(config), len(visible_gpus())
-    if seen < wanted:
-        raise UserError(
-            f"the configuration asks for {wanted} GPUs, and torch sees {seen} on this machine: set"
-            " trainer.n_gpus_per_node or CUDA_VISIBLE_DEVICES, or RAY_ADDRESS to a cluster that has them"
-        )
 
 
 def gpus_of(config: Any) -> int:
@@ -105,17 +81,12 @@ def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: floa
     sharing = max(1, sum(node.get("GPU", 0) > 0 for node in nodes))
     cpus = _CPUS_OF_A_RANK * each + math.ceil(_storage_units(config) / sharing)
     able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= cpus for node in nodes)
-    if able < wanted:
-        raise UserError(
-            f"the run asks for {wanted} nodes with {each} GPUs and {cpus} CPUs each, and the cluster"
-            f" of RAY_ADDRESS has {able}: set trainer.n_gpus_per_node and trainer.nnodes, or start its nodes with"
-            " more (ray start --num-cpus --num-gpus)"
-        )
     total, needed = sum(node.get("CPU", 0) for node in nodes), cpus_needed(config, judge)
-    if total < needed:
+    if able < wanted or total < needed:
         raise UserError(
-            f"the run asks for {needed} CPUs, and the cluster of RAY_ADDRESS has {total:g}: start its nodes with a"
-            " larger ray start --num-cpus, or set transfer_queue.backend.SimpleStorage.num_data_storage_units lower"
+            f"the run asks for {wanted} nodes with {each} GPUs and {cpus} CPUs each and {needed} CPUs in all, and the"
+            f" cluster of RAY_ADDRESS has {able} such nodes and {total:g} CPUs: set trainer.n_gpus_per_node and"
+            " trainer.nnodes, or start its nodes with more (ray start --num-cpus --num-gpus)"
         )
 
 
@@ -135,11 +106,7 @@ def shared_memory_needed(config: Any) -> int:
 
 
 def check_shared_memory(config: Any) -> None:
-    """Check that this machine has the shared memory that a run takes.
-
-    Raises:
-        UserError: too little of it is free.
-    """
+    """Refuse a run that takes more shared memory than this machine has free (UserError)."""
     free, needed = shutil.disk_usage(SHARED_MEMORY).free, shared_memory_needed(config)
     if free < needed:
         raise UserError(
@@ -150,32 +117,19 @@ def check_shared_memory(config: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that a run may have.
+    """Bytes that a run may have; infinite: not known, or the run is for other machines."""
 
-    Attributes:
-        gpu: Of the smallest GPU; infinite: not known.
-        host: Of a node's memory; infinite: the run is for other machines.
-        disk: Free at the output, with what the run has already written there; infinite as `host`.
-    """
-
-    gpu: float
-    host: float
-    disk: float
+    gpu: float  # of the smallest GPU
+    host: float  # of a node's memory
+    disk: float  # free at the output, with what the run has already written there
 
 
 def room(config: Any, output: Path) -> Room:
-    """What this machine has for a run, or the GPUs of `cobalt.gpu_memory_gib` where it does not have those meant.
-
-    Raises:
-        UserError: the setting is not a number above 0.
-    """
-    stated = config.cobalt.gpu_memory_gib
-    if stated is not None and not (isinstance(stated, int | float) and stated > 0):
-        raise UserError(f"cobalt.gpu_memory_gib is {stated!r}: it must be the memory of one GPU in GiB")
+    """What this machine has for a run, or the GPUs of `cobalt.gpu_memory_gib` where it does not have those meant."""
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
     here = not cluster and (trains_on_cpu(config) or bool(gpus))
-    gpu = float(min(gpus, default=(stated or math.inf) * 2**30))
+    gpu = float(min(gpus, default=(config.cobalt.gpu_memory_gib or math.inf) * 2**30))
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     written = (path for name in ("checkpoints", "model") for path in (output / name).rglob("*") if path.is_file())
     disk = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in written)
@@ -184,12 +138,10 @@ def room(config: Any, output: Path) -> Room:
 
 def _host_memory() -> int:
     """Bytes of this machine's memory, or of the container's limit."""
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
     total: int = psutil.virtual_memory().total
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        limit = "max"
-    return total if limit == "max" else min(total, int(limit))
+    return total if text == "max" else min(total, int(text))
 
 
 @contextlib.contextmanager

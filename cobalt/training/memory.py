@@ -1,7 +1,7 @@
 """Memory of GPUs and host, and disk, that a training run needs: arithmetic on its configuration, for both trainers.
 
-Nothing is loaded or run. For what a pass leaves to its backward pass there is a plain rule, within 30 % of what a model
-takes (`tests/test_memory.py`). What an allocator loses in fragments is not counted.
+For what a pass leaves to its backward pass there is a plain rule, within 30 % of what a model takes
+(`tests/test_memory.py`). What an allocator loses in fragments is not counted.
 """
 
 import logging
@@ -18,12 +18,8 @@ from cobalt.training.policy import shape_of
 
 logger = logging.getLogger(__name__)
 
-BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-"""Bytes of a number, by the name that veRL's engine takes."""
-
-REFUSED = 1.3
-"""A run that needs more than this share of what there is gets refused; above 1 it gets a warning."""
-
+_REFUSED = 1.3  # a run that needs more than this share of what there is; above 1 it gets a warning
+_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}  # of a number
 _GIB = 2**30
 _CUDA = _GIB  # of a GPU, for a process without its tensors: context, NCCL, CUDA graphs of an engine that sleeps
 _PROCESS = 3 * _GIB  # of host memory, for a process with torch, CUDA and veRL or vLLM
@@ -35,6 +31,15 @@ _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
+_OFFLOAD = "{run.engine}.optimizer_offload=true and {run.engine}.param_offload=true"
+_ADVICE = {
+    "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
+    "host memory": "lower {run.update} (on a CPU), take a machine with more memory, or a smaller model",
+    "GPU, update": "lower {run.update}, set {run.engine}.offload_policy=true, or take more or larger GPUs",
+    "GPU, log-probs": f"lower {{run.scored[0]}} and {{run.scored[1]}}, or set {_OFFLOAD}",
+    "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {_OFFLOAD}",
+}
+"""What makes a need smaller, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Need:
 
     @property
     def total(self) -> float:
-        """The sum."""
+        """The sum of the parts."""
         return sum(self.parts.values())
 
 
@@ -69,8 +74,8 @@ class _Run:
         self.scored = [f"{part}.log_prob_{size}_per_gpu" for part in (_ROLLOUT, _REF) if scores]
         self.answer = "data.max_response_length" if self.online else "data.max_length"
         self.longest = int(self[self.answer] + (self["data.max_prompt_length"] or 0))
-        self.width = BYTES.get(str(self[f"{self.engine}.mixed_precision.param_dtype"]), 2)
-        self.served = BYTES.get(str(self[f"{_ROLLOUT}.dtype"]), 2)
+        self.width = _BYTES.get(str(self[f"{self.engine}.mixed_precision.param_dtype"]), 2)
+        self.served = _BYTES.get(str(self[f"{_ROLLOUT}.dtype"]), 2)
 
     def __getitem__(self, key: str) -> Any:
         from omegaconf import OmegaConf
@@ -80,7 +85,7 @@ class _Run:
     def needs(self, has: Room) -> list[Need]:
         """See `estimate`."""
         shape, each = self.shape, int(self["trainer.n_gpus_per_node"])
-        stored = BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
+        stored = _BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
         sharded = int(self[f"{self.engine}.fsdp_size"] or -1)
         ranks = sharded if sharded > 0 else each * (int(self["trainer.nnodes"]) if self.online else 1)
         adapters = int(self[f"{self.model}.lora_rank"]) * shape.adapter
@@ -152,17 +157,6 @@ class _Run:
         export = _FILES + self.shape.parameters * (4 if self.on_cpu else 2)
         return {f"checkpoints ({count})": count * checkpoint, "export": export * bool(count), "logs": _FILES}
 
-    def advice(self, name: str) -> str:
-        """Settings that make a need smaller, by its name."""
-        offload = " and ".join(f"{self.engine}.{option}=true" for option in _OFFLOADS[:2])
-        return {
-            "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
-            "host memory": f"lower {self.update} (on a CPU), take a machine with more memory, or a smaller model",
-            "GPU, update": f"lower {self.update}, set {self.engine}.offload_policy=true, or take more or larger GPUs",
-            "GPU, log-probs": f"lower {' and '.join(self.scored)}, or set {offload}",
-            "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {offload}",
-        }[name]
-
 
 def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
     """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk.
@@ -179,10 +173,10 @@ def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
 
 
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
-    """Log the estimate as a table; warn of a run that does not fit, and refuse it above `REFUSED`.
+    """Log the estimate as a table; warn of a run that does not fit.
 
     Raises:
-        UserError: it is refused, without `force`; the message names the settings that decide what it needs most.
+        UserError: it needs more than 1.3 of what there is, without `force`.
     """
     has = room(config, output)
     try:
@@ -194,14 +188,14 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     rows = ["estimate in GiB: what the run needs, of what there is"]
     for need in needs:
         parts = ", ".join(f"{name} {value / _GIB:.1f}" for name, value in need.parts.items() if value >= _GIB / 20)
-        there = "     ?" if need.limit == inf else f"{need.limit / _GIB:6.1f}"
+        limit = "     ?" if need.limit == inf else f"{need.limit / _GIB:6.1f}"
         peak = ", the peak" if need is worst else ""
-        rows.append(f"  {need.name:21}{need.total / _GIB:6.1f} of {there}{peak} ({parts})")
+        rows.append(f"  {need.name:21}{need.total / _GIB:6.1f} of {limit}{peak} ({parts})")
     logger.info("%s", "\n".join(rows))
     if worst.total <= worst.limit:
         return
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
-    advice = f"{short}: {_Run(config, steps).advice(worst.name)}"
-    if worst.total > REFUSED * worst.limit and not force:
-        raise UserError(f"{advice}; --force goes on all the same")
-    logger.warning("%s; the run goes on", advice)
+    advice = _ADVICE[worst.name].format(run=_Run(config, steps))
+    if worst.total > _REFUSED * worst.limit and not force:
+        raise UserError(f"{short}: {advice}; --force goes on all the same")
+    logger.warning("%s: %s; the run goes on", short, advice)

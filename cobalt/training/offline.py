@@ -1,15 +1,14 @@
 """Train a policy on judged responses: `python -m cobalt.training.offline`; scripts/train_offline_rl.sh calls it.
 
 Nothing is sampled or judged (arXiv 2605.28409). torchrun starts a process for each GPU of this machine, and veRL's
-engine trains (`cobalt_verl.trainers.offline`). The run's folder is that of every training run
-(`cobalt.training.run_folder`).
+engine trains (`cobalt_verl.trainers.offline`).
 """
 
-import logging
+import contextlib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -21,51 +20,35 @@ from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
-from cobalt.training import checkpoints, run_folder
+from cobalt.training import run_folder
 from cobalt.training.configuration import (
     RunSettings,
-    above_zero_errors,
-    check_flags,
     compose_file,
+    number_errors,
     path_overrides,
+    planned_steps,
     process_environment,
     trains_on_cpu,
-    whole_number_errors,
 )
 from cobalt.training.installed import choose_attention
+from cobalt.training.launch import run_trainer, stops_after_plan
 from cobalt.training.offline_tokens import TokenGroup, load_groups
-from cobalt.training.plan import planned_steps, stops_after_plan
 from cobalt.training.policy import policy_path
 
-logger = logging.getLogger(__name__)
-
-_LEAST = {
-    "data.train_batch_size": 1,
-    "data.max_length": 1,
-    "data.max_token_len_per_gpu": 1,
-    "data.seed": 0,
-    "model.lora_rank": 0,
-    "trainer.total_epochs": 1,
-    "trainer.n_gpus_per_node": 1,
-    "trainer.save_freq": -1,
-    "trainer.test_freq": -1,
-    "trainer.total_training_steps": 1,
-    "trainer.max_ckpt_to_keep": 1,
+_COUNTS = {
+    "data": ("train_batch_size", "max_length", "max_token_len_per_gpu"),
+    "trainer": ("total_epochs", "n_gpus_per_node", "total_training_steps", "max_ckpt_to_keep"),
 }
-"""Settings that must be whole numbers, and the least value of each."""
+"""Settings that must be whole numbers of 1 or more, by section."""
 
+_LEAST = {"data.seed": 0, "model.lora_rank": 0, "trainer.save_freq": -1, "trainer.test_freq": -1}
 _OPTIONAL = ("trainer.total_training_steps", "trainer.max_ckpt_to_keep")
-"""Those of them that may be null."""
 
 _READ = {
-    *_LEAST,
-    *("data.val_files", "data.chat_template_thinking"),
-    *("trainer.device", "trainer.project_name", "trainer.experiment_name"),
+    "data": (*_COUNTS["data"], "seed", "train_files", "val_files", "chat_template_thinking"),
+    "trainer": (*_COUNTS["trainer"], "save_freq", "test_freq", "device", "logger", "project_name", "experiment_name"),
 }
-"""What this training reads of the sections `data`, `trainer` and `checkpoint` of veRL's configuration."""
-
-_DECIDED = ("offline.estimator", "model.path", "engine.use_dynamic_bsz", "engine.max_token_len_per_gpu")
-"""Settings of other sections that flags or other settings decide."""
+"""What this training reads of these sections, which are those of veRL's supervised trainer."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +88,19 @@ def compose(arguments: Arguments) -> Any:
             *arguments.overrides,
         ],
     )
-    errors = [*_unread(arguments.overrides), *whole_number_errors(config, _LEAST, _OPTIONAL)]
-    errors += above_zero_errors(config, ["optim.lr"])
-    errors = errors or list(_errors(config))
+    errors = list(_errors(config, arguments.overrides))
     if errors:
         raise UserError("; ".join(errors))
     return config
 
 
-def _errors(config: Any) -> Iterator[str]:
+def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
+    for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
+        section, _, name = key.partition(".")
+        if name not in _READ.get(section, (name,)):
+            yield f"{key}: leave it out, because offline training does not read it"
+    wrong = list(number_errors(config, _COUNTS, _LEAST, _OPTIONAL, ["optim.lr"]))
+    yield from wrong
     try:
         OfflineSettings(**config.offline)
     except (UserError, TypeError) as error:
@@ -121,21 +108,13 @@ def _errors(config: Any) -> Iterator[str]:
     data, gpus = config.data, config.trainer.n_gpus_per_node
     if data.chat_template_thinking not in (known := get_args(TemplateThinking)):
         yield f"data.chat_template_thinking is {data.chat_template_thinking!r}: it must be one of {', '.join(known)}"
-    if data.train_batch_size % gpus:
+    if not wrong and data.train_batch_size % gpus:
         yield f"data.train_batch_size {data.train_batch_size} groups cannot be shared by {gpus} GPUs"
-    if data.max_length > data.max_token_len_per_gpu:
+    if not wrong and data.max_length > data.max_token_len_per_gpu:
         yield (
             f"data.max_length {data.max_length} is more than data.max_token_len_per_gpu {data.max_token_len_per_gpu},"
             " the tokens of a micro-batch"
         )
-
-
-def _unread(overrides: Sequence[str]) -> Iterator[str]:
-    """Overrides of settings that this training does not read, or that something else decides."""
-    for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
-        of_verl = key.partition(".")[0] in ("data", "trainer", "checkpoint")
-        if key in _DECIDED or (of_verl and key not in _READ):
-            yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
 
 
 def check_data(config: Any) -> tuple[int, list[str]]:
@@ -170,61 +149,21 @@ def _groups(config: Any, file: str, tokenizer: Any, settings: OfflineSettings) -
     return load_groups(Path(file), tokenizer, settings, config.data.max_length, thinking)
 
 
-def launch(arguments: Arguments, config: Any, steps: int) -> int:
-    """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
-
-    Args:
-        arguments: The flags.
-        config: What `compose` made of them.
-        steps: How many training steps the run has.
-
-    Returns:
-        The exit code of torchrun.
-
-    Raises:
-        UserError: the folder holds another run.
-        InfrastructureError: training hung; the last checkpoint is whole.
-    """
+@contextlib.contextmanager
+def _torchrun(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The trainer: a process for each GPU."""
     from omegaconf import OmegaConf
 
-    from cobalt.stage.atomic import locked_folder
-    from cobalt.stage.cli import terminations_as_interrupts
-    from cobalt.training.export import export
-    from cobalt.training.watching import watch
-
-    output = arguments.output_dir.resolve()
-    with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
-        inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
-        step = run_folder.prepare(output, _deciding(arguments, config), inputs).step
-        if not step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
-            for kept in output.glob("start_*.npz"):
-                kept.unlink()
-        OmegaConf.save(config, output / "config.yaml")
-        log = output / "train.log"
-        if step >= steps and (output / "model").exists():
-            logger.info("%s is complete: %d steps; the trained policy is %s", output, step, output / "model")
-            return 0
-        logger.info("training in %s, from step %d; the log is %s", output, step, log)
-        ranks = ["--standalone", "--nproc_per_node", str(config.trainer.n_gpus_per_node)]
-        program = ["-m", "cobalt_verl.offline_main", str(output / "config.yaml"), str(step)]
-        code = watch(
-            [sys.executable, "-m", "torch.distributed.run", *ranks, *program],
-            os.environ | _variables(output, config),
-            output,
-            arguments.hang_limit,
-        )
-        if not code and checkpoints.last(output):
-            export(output, checkpoints.last(output), output / "model")
-            logger.info("trained to step %d; the policy is %s", checkpoints.last(output), output / "model")
-        return code
-
-
-def _variables(output: Path, config: Any) -> dict[str, str]:
-    on_cpu = trains_on_cpu(config)
-    cores = len(os.sched_getaffinity(0)) // int(config.trainer.n_gpus_per_node)
-    # The engine takes all cores; nothing runs beside it.
-    threads = {"OMP_NUM_THREADS": str(max(1, cores))} if on_cpu else {}
-    return process_environment(output, on_cpu=on_cpu) | threads
+    OmegaConf.save(config, output / "config.yaml")
+    if not start.step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
+        for values in output.glob("start_*.npz"):
+            values.unlink()
+    on_cpu, ranks = trains_on_cpu(config), int(config.trainer.n_gpus_per_node)
+    variables = process_environment(output, on_cpu=on_cpu)
+    if on_cpu:  # the engine takes all cores; nothing runs beside it
+        variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    program = ["-m", "cobalt_verl.offline_main", str(output / "config.yaml"), str(start.step)]
+    yield ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *program], variables
 
 
 def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
@@ -240,16 +179,12 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    check_flags(arguments)
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     steps, notes = check_data(config)
     if stops_after_plan(arguments, config, [*notes, attention], steps):
         return 0
-    code = launch(arguments, config, steps)
-    if code == 0:
-        logger.info("next: evaluate the policy: cobalt serve --model %s", arguments.output_dir.resolve() / "model")
-    return code
+    return run_trainer(arguments, config, _deciding(arguments, config), partial(_torchrun, config))
 
 
 if __name__ == "__main__":

@@ -26,18 +26,11 @@ from cobalt.stage.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One response with its prompt.
+    """One response with its prompt."""
 
-    Attributes:
-        prompt: Token ids of the prompt, its context included, up to where the policy begins to write.
-        response: Token ids of the response, its end token included.
-        advantage: Its weight in the policy gradient.
-        accepted: Whether its program is accepted.
-    """
-
-    prompt: npt.NDArray[np.int32]
-    response: npt.NDArray[np.int32]
-    advantage: float
+    prompt: npt.NDArray[np.int32]  # token ids, the context included, up to where the policy begins to write
+    response: npt.NDArray[np.int32]  # token ids, the end token included
+    advantage: float  # its weight in the policy gradient
     accepted: bool
 
     @property
@@ -69,7 +62,7 @@ def load_groups(
 
     Args:
         path: A file of `cobalt.datasets.offline.groups`.
-        tokenizer: The policy's, with a chat template.
+        tokenizer: The policy's.
         settings: Decide the advantages. With the estimator sft a group keeps its accepted responses alone.
         max_length: Most tokens of a prompt with its response.
         thinking: The chat template's thinking switch, the same as when the groups were made.
@@ -84,12 +77,8 @@ def load_groups(
         raise UserError("the policy's tokenizer has no chat template: give an instruction-tuned policy")
     end = end_of_turn(tokenizer, template_arguments(thinking))
     assert end is not None, "with an eos_token there is always one"
-    groups = []
-    too_long: list[str] = []
-    for group in read_groups(path):
-        rows = _rows(group, tokenizer, settings, thinking, end)
-        too_long += [f"{group.id} ({row.length})" for row in rows if row.length > max_length]
-        groups.append(TokenGroup(group.id, rows))
+    groups = [TokenGroup(group.id, _rows(group, tokenizer, settings, thinking, end)) for group in read_groups(path)]
+    too_long = [f"{group.id} ({row.length})" for group in groups for row in group.rows if row.length > max_length]
     if too_long:
         raise UserError(
             f"{path}: {len(too_long)} responses are longer with their prompts than data.max_length {max_length}, such"
@@ -130,13 +119,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row among groups.
-
-    Attributes:
-        group: Place of its group.
-        row: Its place in the group.
-        counts: Whether it counts in the loss.
-    """
+    """A row of a group, by their indices; `counts`: in the loss."""
 
     group: int
     row: int
@@ -152,18 +135,16 @@ def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks:
     Args:
         groups: All groups of the file, at least one with a row.
         chosen: The groups of the call. Each one is whole on one rank.
-        rank: Which rank.
+        rank: Which of the `ranks`.
         ranks: How many there are.
 
     Returns:
         Nothing if no chosen group has a row, which then holds on all ranks.
     """
     shares = [
-        [Place(int(at), row) for at in chosen[one::ranks] for row in range(len(groups[at].rows))]
+        [Place(int(group), row) for group in chosen[one::ranks] for row in range(len(groups[group].rows))]
         for one in range(ranks)
     ]
     own, most = shares[rank], max(map(len, shares))
-    if len(own) == most:
-        return own
-    spare = own[0].group if own else next(at for at, group in enumerate(groups) if group.rows)
+    spare = own[0].group if own else next(index for index, group in enumerate(groups) if group.rows)
     return own + [Place(spare, 0, False)] * (most - len(own))

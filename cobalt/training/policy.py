@@ -14,10 +14,7 @@ def policy_path(name: str) -> Path | str:
 
 
 def architecture(path: str) -> Any:
-    """The configuration of a model.
-
-    Args:
-        path: A folder or a hub name.
+    """The configuration of a model: of a folder, or of a hub name.
 
     Raises:
         UserError: it has none on this machine.
@@ -27,41 +24,27 @@ def architecture(path: str) -> Any:
     try:
         return AutoConfig.from_pretrained(path)
     except Exception as error:  # noqa: BLE001 - a broken file makes the library raise whatever its reading ran into
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{path} has no usable config.json: {said}") from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{path} has no usable config.json: {reason}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model as counts of numbers.
-
-    Attributes:
-        parameters: All of them.
-        adapter: What adapters of rank 1 have on all linear layers.
-        largest: The larger of a layer and an embedding matrix, which FSDP2 gathers whole.
-        second: The next one of them, which it may gather at the same time.
-        layers: How many there are.
-        hidden: Of a token between two layers.
-        inside: Of a token within a layer, for the backward pass.
-        vocabulary: Logits of a token.
-    """
+    """Sizes of a model as counts of numbers."""
 
     parameters: int
-    adapter: int
-    largest: int
-    second: int
+    adapter: int  # of adapters of rank 1 on all linear layers
+    largest: int  # the larger of a layer and an embedding matrix, which FSDP2 gathers whole
+    second: int  # the next one of them, which it may gather at the same time
     layers: int
-    hidden: int
-    inside: int
+    hidden: int  # of a token between two layers
+    inside: int  # of a token within a layer, for the backward pass
     vocabulary: int
 
 
 @functools.cache
 def shape_of(path: str) -> Shape:
-    """The sizes of a model, by its config.json, whose layers are attention and a gated MLP as in Llama and Qwen.
-
-    Args:
-        path: A folder or a hub name.
+    """The sizes of a model (see `architecture`), whose layers are attention and a gated MLP as in Llama and Qwen.
 
     Raises:
         UserError: it has no configuration on this machine, or other layers.

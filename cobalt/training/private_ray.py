@@ -7,20 +7,18 @@ its logs are kept in `~/.cache/cobalt/logs` (`XDG_CACHE_HOME`).
 
 import atexit
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import tenacity
 
-from cobalt.stage.environment import cache_folder, environment_variables
+from cobalt.stage.environment import environment_variables, new_log_folder
 from cobalt.stage.errors import InfrastructureError, last_line
 from cobalt.training import ray_watcher
 from cobalt.training.cluster import LOOPBACK_VARIABLE, keep_token_private
@@ -33,8 +31,6 @@ IMPORT_ENVIRONMENT: Mapping[str, str | None] = {
 }
 """Variables (None: unset) of this process and of those of Ray that must be set before they import Ray."""
 
-_KEPT_LOGS = 5  # failures whose logs are kept, a folder for each
-_LARGEST_LOG = 20 * 2**20  # bytes of a log that are kept, from its beginning, where the first error is
 _NODE_PROCESSES = ("gcs_server", "raylet")
 _OWN = "r"  # Ray's own folder, in which everybody may write, inside one that others cannot enter
 
@@ -46,7 +42,7 @@ def private_ray(*, num_cpus: int, num_gpus: int | None, object_store_memory: int
     Args:
         num_cpus: CPUs that Ray counts. It binds nothing to a core.
         num_gpus: GPUs that Ray counts; None: those that it finds. Training on a CPU needs logical ones.
-        object_store_memory: Bytes of shared memory for Ray's object store.
+        object_store_memory: Bytes of shared memory.
 
     Yields:
         `RAY_ADDRESS` for child processes, which also need the environment that this process has in the block.
@@ -56,34 +52,29 @@ def private_ray(*, num_cpus: int, num_gpus: int | None, object_store_memory: int
         InfrastructureError: Ray did not start, or has died in the block; the message has the folder of its logs.
     """
     keep_token_private(create=True)
-    with _watched_folder() as folder, environment_variables(**_variables(folder)):
-        import ray
+    with _watched_folder() as folder:
+        variables: dict[str, str | None] = {
+            "RAY_ADDRESS": None,  # Ray would join this cluster even if its own argument is "local"
+            "RAY_AUTH_MODE": "token",
+            ray_watcher.VARIABLE: folder,
+            "VLLM_RPC_BASE_PATH": folder,  # vLLM leaves sockets there
+            **IMPORT_ENVIRONMENT,
+        }
+        with environment_variables(**variables):
+            import ray
 
-        nodes: list[psutil.Process] = []
-        try:
-            address = _start(folder, num_cpus, num_gpus, object_store_memory)
-            nodes += [child for child in psutil.Process().children() if child.name() in _NODE_PROCESSES]
-            yield {"RAY_ADDRESS": address}
-            if not _alive(nodes):
-                advice = "the last checkpoint is whole; run the same command to go on"
-                raise InfrastructureError(f"Ray died: {advice}{_kept_logs(folder)}")
-        finally:
-            # If parts of Ray have died, an orderly shutdown would wait for them; the watcher then ends what is left.
-            if ray.is_initialized() and _alive(nodes):
-                ray.shutdown()
-
-
-def _variables(folder: str) -> dict[str, str | None]:
-    """Environment variables (None: unset) that Ray and vLLM read when they are imported or started."""
-    return {
-        # Ray would join the cluster at this address even if its own argument is "local".
-        "RAY_ADDRESS": None,
-        "RAY_AUTH_MODE": "token",
-        ray_watcher.VARIABLE: folder,
-        # vLLM leaves sockets in this folder, which is removed at the end.
-        "VLLM_RPC_BASE_PATH": folder,
-        **IMPORT_ENVIRONMENT,
-    }
+            nodes: list[psutil.Process] = []
+            try:
+                address = _start(folder, num_cpus, num_gpus, object_store_memory)
+                nodes += [child for child in psutil.Process().children() if child.name() in _NODE_PROCESSES]
+                yield {"RAY_ADDRESS": address}
+                if not _alive(nodes):
+                    advice = "the last checkpoint is whole; run the same command to go on"
+                    raise InfrastructureError(f"Ray died: {advice}{_kept_logs(folder)}")
+            finally:
+                # If parts of Ray have died, an orderly shutdown would wait for them; the watcher ends what is left.
+                if ray.is_initialized() and _alive(nodes):
+                    ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -94,7 +85,7 @@ def _watched_folder() -> Iterator[str]:
     # If Ray has died, its own handlers write into the folder after the watcher. Handlers run in the opposite order.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", ray_watcher.__file__, folder],
+        [sys.executable, "-I", ray_watcher.__file__, folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -103,9 +94,7 @@ def _watched_folder() -> Iterator[str]:
     try:
         yield folder
     finally:
-        assert guard.stdin is not None
-        guard.stdin.close()
-        guard.wait()
+        guard.communicate()
 
 
 def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory: int) -> str:
@@ -113,23 +102,21 @@ def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory
     import ray
 
     handler = signal.getsignal(signal.SIGTERM)  # Ray's own prints stacks and aborts
+    # Ray itself gives a node 30 s to start, which is too short on a busy machine.
+    attempts = tenacity.Retrying(stop=tenacity.stop_after_attempt(3), after=lambda _: ray.shutdown(), reraise=True)
     try:
-        # Ray itself gives a node 30 s to start, which is too short on a busy machine.
-        for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(3), after=lambda _: ray.shutdown(), reraise=True
-        ):
-            with attempt:
-                context = ray.init(
-                    address="local",
-                    num_cpus=num_cpus,
-                    num_gpus=num_gpus,
-                    include_dashboard=False,
-                    object_store_memory=object_store_memory,
-                    log_to_driver=False,
-                    logging_level="ERROR",
-                    _temp_dir=str(Path(folder, _OWN)),
-                    _node_ip_address="127.0.0.1",
-                )
+        context = attempts(
+            ray.init,
+            address="local",
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            include_dashboard=False,
+            object_store_memory=object_store_memory,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=str(Path(folder, _OWN)),
+            _node_ip_address="127.0.0.1",
+        )
     except Exception as error:  # Ray raises bare ones
         cause = last_line(str(error)) or type(error).__name__
         raise InfrastructureError(f"Ray did not start: {cause}{_kept_logs(folder)}") from error
@@ -147,17 +134,13 @@ def _alive(nodes: list[psutil.Process]) -> bool:
 
 def _kept_logs(folder: str) -> str:
     """Copy the logs of Ray's session; returns the end of a sentence that names them, "" if there are none."""
-    target = cache_folder("logs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     logs = [path for path in Path(folder, _OWN).glob("session_2*/logs/**/*") if path.is_file() and path.stat().st_size]
     if not logs:
         return ""
     try:
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)  # other users cannot enter it
+        target = new_log_folder()
         for path in logs:
-            with path.open("rb") as source:
-                (target / path.name).write_bytes(source.read(_LARGEST_LOG))
-        for older in sorted(path for path in target.parent.iterdir() if path.is_dir())[:-_KEPT_LOGS]:
-            shutil.rmtree(older, ignore_errors=True)
+            shutil.copyfile(path, target / path.name)
     except OSError:
         return ""
     return f" (logs: {target})"

@@ -33,22 +33,18 @@ def metrics_path(output: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run begins or goes on.
-
-    Attributes:
-        step: The step of the checkpoint to load; 0: none, from the beginning.
-        reported: Whether that step's metrics are in the metrics file. If not, the first validation completes them.
-    """
+    """Where a run begins or goes on."""
 
     step: int
+    """The step of the checkpoint to load; 0: none, from the beginning."""
     reported: bool = True
+    """Whether that step's metrics are in the metrics file. If not, the first validation completes them."""
 
 
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
-    """Make the folder ready for a run or a rerun.
+    """Make the folder ready for a run or a rerun, which goes on from the last whole checkpoint.
 
-    The run goes on from the last whole checkpoint. Lines of metrics and unfinished checkpoints after its step are
-    removed: the rerun makes them again. No whole checkpoint is removed.
+    Lines of metrics and unfinished checkpoints after its step are removed: the rerun makes them again.
 
     Args:
         output: The run's folder.
@@ -62,38 +58,34 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
     """
     metrics = metrics_path(output)
     lines = _whole_lines(metrics)
-    newest = checkpoints.last(output)
-    if newest and not lines:
+    step = checkpoints.last(output)
+    if step and not lines:
         raise UserError(f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder")
     open_manifest(metrics, settings, inputs)
-    reported = {step for step, _ in lines}
-    step = newest
     # In this order, so that a kill in between leaves nothing that looks like progress.
-    if newest:
+    if step:
         checkpoints.name_last(output, step)
     for later in checkpoints.steps(output):
         if later > step:
             shutil.rmtree(checkpoints.path_of(output, later))
-    known = (checkpoints.kept_metrics(output, step) or {}) if step and step not in reported else None
+    reported = not step or step in {at for at, _ in lines}
     if metrics.exists():
         with replacing(metrics) as handle:
             handle.writelines(line.encode() for at, line in lines if step and at <= step)
-            if known is not None and not validates:
+            if not reported and not validates:
+                known = checkpoints.kept_metrics(output, step) or {}
                 handle.write(f"{json.dumps({'step': step, 'metrics': known})}\n".encode())
-    return Start(step, known is None or not validates)
+    return Start(step, reported or not validates)
 
 
 def best_step(output: Path) -> int | None:
-    """The step with the best validation, of those with a whole checkpoint; None if there is none.
-
-    Of several, the first. `cobalt.report.curves.validation_quality` says what is better.
-    """
-    found = {}
+    """The first step with the best validation (`validation_quality`), of those with a whole checkpoint; None: none."""
+    qualities = {}
     for step, line in _whole_lines(metrics_path(output)):
         quality = validation_quality(json.loads(line)["metrics"])
         if quality is not None and step and not checkpoints.missing_part(checkpoints.path_of(output, step)):
-            found[step] = quality
-    return max(found, key=lambda step: (found[step], -step), default=None)
+            qualities[step] = quality
+    return max(qualities, key=lambda step: (qualities[step], -step), default=None)
 
 
 def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
@@ -102,13 +94,9 @@ def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
         return []
     lines = []
     for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            if not line.endswith("\n"):
-                continue
-            record = None
-        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-            raise UserError(f"{metrics} holds a line that is not a record of metrics: {line[:80]!r}")
-        lines.append((record["step"], line))
+        if line.endswith("\n"):
+            try:
+                lines.append((int(json.loads(line)["step"]), line))
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f"{metrics} holds a line that is not a record of metrics: {line[:80]!r}") from None
     return lines

@@ -2,7 +2,7 @@
 
 The text of a response does not show either, so a wrong setting would go unnoticed: a reward would take code in a
 thinking that was cut off for the program, or generation would go on to the length limit. The checks before a run
-(`cobalt.training.checks`) and veRL's own processes ask here. `choose_thinking` alone loads a tokenizer.
+(`cobalt.training.checks`) and veRL's own processes ask here.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,10 @@ REQUIRE_THINKING = "reward.custom_reward_function.reward_kwargs.require_thinking
 
 
 def opened_by_template(tokenizer: Any, config: Any) -> str:
-    """What the chat template opens in its prompts (`cobalt.episode.chat_template.opened_thinking`).
-
-    Args:
-        tokenizer: The policy's.
-        config: Of the run, as veRL has it.
+    """What the chat template of the policy's tokenizer opens in its prompts (`head_of_responses`).
 
     Raises:
-        UserError: the reward's setting does not fit the template.
+        UserError: the reward's setting in the run's configuration does not fit the template.
     """
     from omegaconf import OmegaConf
 
@@ -65,9 +61,8 @@ def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
 def choose_thinking(config: Any) -> str:
     """Set whether the reward requires thinking (`cobalt.reward.RewardSettings.require_thinking`), where it is `auto`.
 
-    It does if the policy's chat template is one of a model that thinks, or the first training prompt has `</think>` in
-    it, as a prompt set that asks for the tags or an earlier answer has. It does as well if the tokenizer cannot be
-    read, because that is the paper's rule. The same files give the same answer, in a continuation, too.
+    It does if the policy's chat template is one of a model that thinks, if the first training prompt has `</think>` in
+    it, and, as in the paper, if the tokenizer cannot be read. A continuation decides the same by the same files.
 
     Args:
         config: The whole configuration, checked, which is changed: its processes get true or false.
@@ -78,12 +73,12 @@ def choose_thinking(config: Any) -> str:
     from omegaconf import OmegaConf
 
     chosen = OmegaConf.select(config, REQUIRE_THINKING)
-    why = f"because {REQUIRE_THINKING} is set"
+    why = f"{REQUIRE_THINKING} is set"
     if chosen == "auto":
         chosen, why = _thinking_of(config)
         OmegaConf.update(config, REQUIRE_THINKING, chosen)
     rule = "a response must have exactly one </think>" if chosen else "a response without thinking tags is well-formed"
-    return f"reward: {rule}, {why}"
+    return f"reward: {rule}, because {why}"
 
 
 def _thinking_of(config: Any) -> tuple[bool, str]:
@@ -95,20 +90,18 @@ def _thinking_of(config: Any) -> tuple[bool, str]:
     name = model.tokenizer_path or model.path
     arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     try:
-        thinks = PromptTokenCounter(name, arguments).thinks()
+        if PromptTokenCounter(name, arguments).thinks():
+            return True, f"the chat template of {name} is one of a model that thinks"
     except UserError:
-        return True, f"because the chat template of {name} cannot be read here ({REQUIRE_THINKING}=false changes it)"
-    if thinks:
-        return True, f"because the chat template of {name} is one of a model that thinks"
+        return True, f"the chat template of {name} cannot be read here ({REQUIRE_THINKING}=false changes it)"
     with parquet.ParquetFile(config.data.train_files) as file:
         first = next(file.iter_batches(1, columns=["prompt"])).to_pylist()[0]["prompt"]
     if any(CLOSE in message["content"] for message in first):
-        return True, f"because the first prompt of {config.data.train_files} has the tag"
-    return False, f"because neither the chat template of {name} nor the first prompt shows a model that thinks"
+        return True, f"the first prompt of {config.data.train_files} has the tag"
+    return False, f"neither the chat template of {name} nor the first prompt shows a model that thinks"
 
 
 def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:
-    """The reward must know whether responses start inside their thinking, which their text does not show."""
     from omegaconf import OmegaConf
 
     if OmegaConf.select(config, _SETTING, default=opens) != opens:
@@ -120,13 +113,9 @@ def _stops(model: str, counter: PromptTokenCounter) -> set[int]:
     """The tokens at which vLLM stops: the tokenizer's own, and those that the model names."""
     from transformers import GenerationConfig
 
-    stops = {counter.eos_token_id} - {None}
     try:
         named = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:  # the model has no generation_config.json
-        try:
-            named = architecture(model).eos_token_id
-        except UserError:  # it has no configuration either, which is an error of its own
-            named = None
-    stops |= {named} if isinstance(named, int) else set(named or ())
+        named = getattr(architecture(model), "eos_token_id", None)
+    stops = {counter.eos_token_id, *([named] if isinstance(named, int) else named or ())}
     return {stop for stop in stops if stop is not None}

@@ -1,13 +1,13 @@
 """Run a training command as a watched child process: its output in the log, its progress shown, a hang noticed.
 
-A run hangs when it has made no progress for the limit. Two things are progress: a line of the metrics file, which ends
-a step, and a phase line with a text that the command has not printed before. `cobalt_verl.progress` prints phase lines:
-`[progress] step 3 of 16, update, mini-batch 1, micro-batch 40 of 64`. They have counts and no times, so a run that
-waits for ever has nothing new to say. All other output counts for nothing: Ray, vLLM and clients that try again print
-while they wait. A phase without counts, such as a checkpoint or the start, must therefore end within the limit.
+A run hangs when it has made no progress for the limit: no new line of the metrics file, and no phase line with a text
+that it has not printed before. `cobalt_verl.progress` prints phase lines, which have counts and no times:
+`[progress] step 3 of 16, update, mini-batch 1, micro-batch 40 of 64`. All other output counts for nothing: Ray, vLLM
+and clients that try again print while they wait.
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -15,14 +15,15 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
+from cobalt.report.curves import validation_solved
 from cobalt.stage.errors import InfrastructureError
 from cobalt.training import run_folder
-from cobalt.training.progress import step_reporter
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +36,30 @@ _WARNING = re.compile(r"\bWARN(ING)?\b|Warning\b|\[W\d{4}\b")  # of Python, Ray,
 _ERROR = re.compile(r"\b(?!ChildFailed)\w*(Error|Exception)\b")  # torchrun adds a ChildFailedError to a rank's error
 
 
+_ALL = 0.9999  # a share of all responses, as a mean of 0.0 and 1.0 in single precision
+
+_WORDS = {
+    "reward/score": "mean reward {:.3f}",
+    "reward/acc": "{:.1%} solved",
+    "actor/loss": "loss {:.4f}",  # offline training, where a step has a response to train on
+    "training/response_tokens": "{:.0f} response tokens",
+    "timing_s/step": "{:.1f} s",
+    "validation/accepted_log_prob": "validation: accepted responses {:.4f} nats a token",
+    "validation/other_log_prob": "others {:.4f}",
+}
+"""What is shown of a step's metrics, in this order."""
+
+
 def watch(command: list[str], environment: dict[str, str], output: Path, hang_limit: float) -> int:
     """Run a command with its output in the run's `train.log`, and end it when it hangs.
+
+    New phase lines, and a line for each step in the metrics file, are logged as messages.
 
     Args:
         command: Program and arguments.
         environment: Its whole environment (`cobalt.training.configuration.process_environment`).
-        output: The run's folder. The log is appended to, without colours. New phase lines, and a line for each step in
-            the metrics file, are logged as messages.
-        hang_limit: Seconds without progress after which the command is ended; see the module.
+        output: The run's folder. The log is appended to, without colours.
+        hang_limit: Seconds without progress.
 
     Returns:
         Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error in the log is reported.
@@ -117,3 +133,46 @@ def _last_error(log: Path, begin: int) -> str:
     lines = log.read_bytes()[begin:].decode("utf-8", "replace").splitlines()
     errors = [line.strip() for line in lines if _ERROR.search(line) and not _WARNING.search(line)]
     return f"; its last error: {errors[-1]}" if errors else ""
+
+
+def step_reporter(metrics: Path) -> Callable[[], bool]:
+    """A function that logs a line for each new step in the metrics file, and says whether there was one.
+
+    Args:
+        metrics: The file, which need not exist yet; lines that it has at this call are not logged.
+    """
+    offset = metrics.stat().st_size if metrics.exists() else 0
+
+    def report() -> bool:
+        nonlocal offset
+        if not metrics.exists():
+            return False
+        with metrics.open("rb") as file:
+            file.seek(offset)
+            lines = [line for line in file if line.endswith(b"\n")]
+        offset += sum(map(len, lines))
+        for record in map(json.loads, lines):
+            logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
+            if record["step"] == 1:
+                _warn_of_thinking(record["metrics"])
+        return bool(lines)
+
+    return report
+
+
+def _warn_of_thinking(metrics: dict[str, Any]) -> None:
+    """Warn if no response of the first step has the form of a thinking that the reward requires."""
+    flawed = metrics.get("reward/flaw_thinking", 0.0)
+    if flawed and flawed + metrics.get("reward/no_code", 0.0) > _ALL:
+        logger.warning(
+            "no program of step 1 has exactly one </think> before it, so that each one loses 0.9 of its reward: if this"
+            " model does not think, begin again in another folder with"
+            " reward.custom_reward_function.reward_kwargs.require_thinking=false; if it thinks, responses may be cut"
+            " off (data.max_response_length)"
+        )
+
+
+def _words(metrics: dict[str, Any]) -> list[str]:
+    solved = validation_solved(metrics)
+    words = [text.format(metrics[name]) for name, text in _WORDS.items() if name in metrics]
+    return words if solved is None else [*words, f"validation {solved:.1%} solved"]

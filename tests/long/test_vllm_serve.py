@@ -1,16 +1,11 @@
 """`vllm serve` as a foreign engine: the same texts as the engine in the process. It starts vLLM four times."""
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 
-import httpx
 import pytest
+from serving import vllm_server
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine import foreign as foreign_servers
@@ -29,39 +24,6 @@ TEXTS = ("Read n. Print n * 2.", "Print a sum.", "1 " * 300)
 GREEDY = GenerationSettings(n=2, temperature=0, max_tokens=4000)
 SEEDED = GenerationSettings(n=2, seed=3, max_tokens=24)
 CALL = Call("p", 0)
-
-
-@contextlib.contextmanager
-def served(model, *options):
-    """A model on loopback, as `vllm serve` serves it; yields its URL.
-
-    The program `vllm` itself does not start where vLLM's CPU build is installed, because it asks for the version of a
-    package `vllm`.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--dtype", "float32", "--max-model-len", str(LIMIT), "--block-size", "32"]
-    command += ["--enforce-eager", "--no-enable-chunked-prefill", *options]
-    command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
-    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
-    try:
-        while True:
-            assert server.poll() is None, "vllm serve ended; its messages are above"
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5).status_code == 200:
-                    break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(30)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 async def answers(engine):
@@ -100,7 +62,7 @@ def test_vllm_serve_has_the_texts_of_the_engine_in_the_process(seed_model, tmp_p
     expected = asyncio.run(local())
     assert all(text.startswith("<think>") for text, reason, _ in expected if reason != "prompt_too_long" and opens)
     assert {reason for _, reason, _ in expected} >= {"length", "prompt_too_long"}
-    with served(model, *options) as url:
+    with vllm_server(model, "--max-model-len", str(LIMIT), *options) as url:
         description, made = asyncio.run(foreign(url))
         assert description == {"model": str(model), "max_model_len": LIMIT, "foreign": True}
         assert made == expected
@@ -108,7 +70,7 @@ def test_vllm_serve_has_the_texts_of_the_engine_in_the_process(seed_model, tmp_p
         def none_at_hand(name):
             raise UserError(f"no tokenizer of {name}")
 
-        # Without a tokenizer the server's own refusals say what room a prompt leaves.
+        # Without a tokenizer the server gives what room a prompt leaves.
         monkeypatch.setattr(foreign_servers, "load_tokenizer", none_at_hand)
         if not opens:
             assert asyncio.run(foreign(url))[1] == expected

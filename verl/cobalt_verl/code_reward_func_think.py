@@ -1,8 +1,7 @@
-"""veRL's reward function: has the response's program judged by the running service, and computes the paper's reward.
+"""veRL's reward function: has the response's program judged, and computes the paper's reward (`cobalt.reward`).
 
-veRL loads this file by its path (`reward.custom_reward_function`) and awaits `compute_score` once for each response,
-many at a time. `cobalt.reward` computes the reward itself. A failure of the judge is raised, and stops the run
-(`cobalt_verl.scoring`); there is no reward for it.
+veRL loads this file by its path (`reward.custom_reward_function`); `compute_score` is awaited once for each response,
+many at a time. A failure of the judge is raised, and stops the run (`cobalt_verl.scoring`).
 """
 
 import time

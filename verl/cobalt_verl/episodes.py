@@ -9,66 +9,34 @@ with the metrics of the step (`METRICS`).
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 FIELD = "episode"
 """The key in `extra_fields`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRecord:
-    """One turn of a row.
-
-    Attributes:
-        start: First token of the response, as a place in the row's responses.
-        stop: The token after its last one.
-        passed: Whether the program passes each test of the problem; None if it was judged on public tests alone.
-            Without a program every test fails.
-    """
+class TurnRecord(TypedDict):
+    """One turn of a row, whose response is `[start:stop]` of the row's responses."""
 
     start: int
     stop: int
-    passed: tuple[bool, ...] | None
+    passed: list[bool] | None
+    """Whether the program passes each test of the problem (none without a program); None: judged on public tests."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowRecord:
-    """What is recorded of a row.
+class RowRecord(TypedDict):
+    """What is recorded of a row: at least one turn, and whether the trajectory solved the problem."""
 
-    Attributes:
-        turns: Its turns, at least one.
-        solved: Whether the trajectory solved the problem; the same for all rows of a trajectory.
-    """
-
-    turns: tuple[TurnRecord, ...]
+    turns: list[TurnRecord]
     solved: bool
-
-    def to_field(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return {
-            "turns": [
-                {"start": turn.start, "stop": turn.stop, "passed": None if turn.passed is None else list(turn.passed)}
-                for turn in self.turns
-            ],
-            "solved": self.solved,
-        }
-
-    @classmethod
-    def from_field(cls, value: Mapping[str, Any]) -> "RowRecord":
-        """Read what `to_field` wrote."""
-        turns = (
-            TurnRecord(turn["start"], turn["stop"], None if turn["passed"] is None else tuple(turn["passed"]))
-            for turn in value["turns"]
-        )
-        return cls(tuple(turns), value["solved"])
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A row of a batch: the trajectory that it is of, its place there, and its record."""
+    """A row of a batch: the trajectory that it is of, its index there, and its record."""
 
     session: str
-    place: int
+    index: int
     record: RowRecord
 
 
@@ -86,30 +54,24 @@ def prompt_of(key: str) -> str:
 
 
 def session_of(key: str) -> tuple[str, int]:
-    """The trajectory and the place in it that a row's key of veRL names (`{uid}_{session}_{index}`)."""
-    session, _, place = key.rpartition("_")
-    return session, int(place)
+    """The trajectory and the index in it that a row's key of veRL names (`{uid}_{session}_{index}`)."""
+    session, _, index = key.rpartition("_")
+    return session, int(index)
 
 
 def last_keys(keys: Sequence[str]) -> list[str]:
     """The keys of the last row of each trajectory, in their order."""
     last: dict[str, int] = {}
-    for session, place in map(session_of, keys):
-        last[session] = max(place, last.get(session, 0))
+    for session, index in map(session_of, keys):
+        last[session] = max(index, last.get(session, 0))
     return [key for key in keys if last[session_of(key)[0]] == session_of(key)[1]]
 
 
 def batch_rows(
     keys: Sequence[str], tags: Sequence[Mapping[str, Any]], extra_fields: Sequence[Mapping[str, Any]]
 ) -> list[BatchRow | None]:
-    """The rows of a batch as veRL's queue has them; see `BATCH`.
-
-    Args:
-        keys: Of the batch.
-        tags: Of the batch; `is_padding` marks what veRL added.
-        extra_fields: Of the batch.
-    """
+    """The rows of a batch (see `BATCH`) from its keys, tags and `extra_fields` in veRL's queue."""
     return [
-        None if tag.get("is_padding") else BatchRow(*session_of(key), RowRecord.from_field(extra[FIELD]))
+        None if tag.get("is_padding") else BatchRow(*session_of(key), extra[FIELD])
         for key, tag, extra in zip(keys, tags, extra_fields, strict=True)
     ]

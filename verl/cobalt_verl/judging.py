@@ -17,10 +17,7 @@ JUDGE_ATTEMPTS = 14
 
 
 class ProcessJudge:
-    """The judge that the environment names (`open_judge`), opened by the first program and open as long as the process.
-
-    Its sandboxes end with the process.
-    """
+    """The judge that the environment names (`open_judge`), opened by the first program; it ends with the process."""
 
     def __init__(self) -> None:
         self._opened: asyncio.Task[Judge] | None = None
@@ -42,13 +39,9 @@ class ProcessJudge:
 
 
 class ServeJudge:
-    """The client of the Ray Serve app, over its deployment handle, in a process that has joined the cluster.
+    """The client of the Ray Serve app of that name, in a process that has joined the cluster.
 
-    Failures of the app are retried with pauses of up to 20 s, and never become a verdict.
-
-    Args:
-        app: Its name.
-        attempts: How often a program is sent before the failure is raised.
+    Failures of the app are retried with pauses of up to 20 s, and raised after so many attempts; never a verdict.
     """
 
     def __init__(self, app: str, *, attempts: int = JUDGE_ATTEMPTS) -> None:

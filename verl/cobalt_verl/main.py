@@ -123,7 +123,7 @@ def check_names(config: DictConfig) -> None:
     """Look up the estimator, the loss and the agent loop that the configuration names.
 
     Raises:
-        ValueError: there is no estimator or loss, or no agent loop of that name.
+        ValueError: one does not exist.
         Exception: what veRL's import of the agent loop's class raises.
     """
     from hydra.utils import get_class

@@ -1,8 +1,7 @@
 """veRL's model merger in the precision of the checkpoint: `python -m cobalt_verl.merge CHECKPOINT FOLDER`.
 
 veRL's own merger rounds to bfloat16, which changes the responses of a policy of a few million parameters, and leaves
-low-rank adapters apart from the weights. Only checkpoints of FSDP can be merged. A checkpoint may come from anybody:
-nothing in it is run.
+low-rank adapters apart from the weights. Checkpoints of FSDP alone can be merged; nothing in them is run.
 """
 
 import json
@@ -40,10 +39,7 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         return merged
 
     def save_lora_adapter(self, state_dict: dict[str, torch.Tensor]) -> None:
-        """Add low-rank adapters to their weights, so that an engine serves the policy like any other.
-
-        veRL would write them into a folder of their own, beside the weights that they change.
-        """
+        """Add low-rank adapters to their weights; veRL would write them into a folder of their own."""
         meta = self._load_lora_train_meta()
         merge_adapters(state_dict, None if meta is None else meta["lora_alpha"] / meta["r"])
 
@@ -68,24 +64,23 @@ def load_weights(path: Path) -> dict[str, Any]:
 
 
 def merge_adapters(weights: dict[str, torch.Tensor], scale: float | None) -> None:
-    """W + scale x B A in the place of each weight W with an adapter, and the names of a model without adapters.
+    """W + scale x B A in place of each weight W with an adapter, and the names of a model without adapters.
 
     Args:
-        weights: By the names that PEFT gives them; changed in place. Without an adapter nothing happens.
+        weights: By the names that PEFT gives them; changed in place.
         scale: The adapters' alpha over their rank; None: not known.
 
     Raises:
         ValueError: there is an adapter, and the scale is not known.
     """
-    adapted = [
-        name.removesuffix(".lora_A.default.weight") for name in weights if name.endswith(".lora_A.default.weight")
-    ]
+    low_rank = ".lora_A.default.weight"
+    adapted = [name.removesuffix(low_rank) for name in weights if name.endswith(low_rank)]
     if not adapted:
         return
     if scale is None:
         raise ValueError("the checkpoint has adapters, but no lora_train_meta.json with their rank and alpha")
     for name in adapted:
-        low = weights.pop(f"{name}.lora_A.default.weight").float()
+        low = weights.pop(f"{name}{low_rank}").float()
         high = weights.pop(f"{name}.lora_B.default.weight").float()
         weight = weights[f"{name}.base_layer.weight"]
         weights[f"{name}.base_layer.weight"] = (weight.float() + scale * (high @ low)).to(weight.dtype)

@@ -15,11 +15,7 @@ METRICS_FILE = "COBALT_METRICS_FILE"
 
 
 def add_metrics_file(loggers: dict[str, Any]) -> None:
-    """Let a run's metrics go into its file, too, if the environment names one.
-
-    Args:
-        loggers: Those of veRL's `Tracking`, by name.
-    """
+    """Add the metrics file, if the environment names one, to the loggers of veRL's `Tracking`."""
     path = os.environ.get(METRICS_FILE)
     if path and "jsonl" not in loggers:
         loggers["jsonl"] = JsonlLogger(Path(path))
@@ -28,8 +24,8 @@ def add_metrics_file(loggers: dict[str, Any]) -> None:
 class JsonlLogger:
     """Appends `{"step": N, "metrics": {...}}`, one whole line at a time.
 
-    The first line may be the validation of the step that a run goes on from, because that validation was cut off. It
-    gets the metrics that lie beside the step's checkpoint.
+    The first line may be the cut-off validation of the step that a run goes on from: it gets the metrics that lie
+    beside the step's checkpoint.
     """
 
     def __init__(self, path: Path) -> None:

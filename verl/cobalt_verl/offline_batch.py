@@ -30,33 +30,27 @@ def batch(
         `input_ids`, `position_ids`, `prompts`, and, placed like log-probs, `loss_mask`, `advantages` and
         `start_log_probs` if they are given.
     """
+    counts = counts or [True] * len(rows)
     fields = {
         "input_ids": [torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)) for row in rows],
         "position_ids": [torch.arange(row.length) for row in rows],
         "prompts": [torch.from_numpy(row.prompt.astype(np.int64)) for row in rows],
-        "loss_mask": [
-            torch.from_numpy(_placed(row, np.full(len(row.response), counted, np.int64)))
-            for row, counted in zip(rows, [True] * len(rows) if counts is None else counts, strict=True)
-        ],
-        "advantages": [
-            torch.from_numpy(_placed(row, np.full(len(row.response), row.advantage, np.float32))) for row in rows
-        ],
+        "loss_mask": [_placed(row, np.int64(counted)) for row, counted in zip(rows, counts, strict=True)],
+        "advantages": [_placed(row, np.float32(row.advantage)) for row in rows],
     }
     if start is not None:
-        fields["start_log_probs"] = [
-            torch.from_numpy(_placed(row, values)) for row, values in zip(rows, start, strict=True)
-        ]
+        fields["start_log_probs"] = [_placed(row, values) for row, values in zip(rows, start, strict=True)]
     return {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in fields.items()}
 
 
-def _placed(row: Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values about a response's tokens at the tokens before them, and 0 elsewhere."""
+def _placed(row: Row, values: npt.NDArray[Any] | np.generic) -> torch.Tensor:
+    """Values about a response's tokens (or one for all) at the tokens before them, and 0 elsewhere."""
     placed = np.zeros(row.length, values.dtype)
     placed[len(row.prompt) - 1 : -1] = values
-    return placed
+    return torch.from_numpy(placed)
 
 
 def response_values(row: Row, values: torch.Tensor) -> npt.NDArray[np.float32]:
     """The opposite of placing: the values about a response's tokens."""
-    found: npt.NDArray[np.float32] = values[len(row.prompt) - 1 : row.length - 1].float().numpy()
-    return found
+    chosen: npt.NDArray[np.float32] = values[len(row.prompt) - 1 : row.length - 1].float().numpy()
+    return chosen

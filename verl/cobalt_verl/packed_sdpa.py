@@ -1,17 +1,17 @@
 """VeRL's FSDP engine without the package flash-attn: PyTorch's own attention, and log-probs in chunks.
 
 veRL packs the sequences of a micro-batch into one row. Transformers' attention `sdpa` then takes a mask of all tokens
-by all tokens, which PyTorch's fast kernels do not accept and which at 262,144 tokens has 64 GiB. Here each sequence of
-the row is a call of its own with a causal mask, which needs no memory and lets PyTorch choose its flash kernel. Without
-flash-attn veRL also computes log-probs one token at a time, and rounds them to the precision of the logits; here many
-are computed at once in 32 bits, and their gradients take the place of the logits (`tests/test_packed_sdpa.py`).
+by all tokens, which at 262,144 tokens has 64 GiB. Here each sequence of the row is a call of its own with a causal
+mask, which needs no memory and lets PyTorch choose its flash kernel. Without flash-attn veRL also computes log-probs
+one token at a time, and rounds them to the precision of the logits; here many are computed at once in 32 bits, and
+their gradients take the place of the logits.
 
 The launcher names this module in `actor_rollout_ref.model.external_lib` where it chooses `sdpa`
-(`cobalt.training.installed`); veRL imports it where it reads a model's configuration. Not for sequence parallelism,
-whose communication veRL puts into the calls of flash-attn.
+(`cobalt.training.installed`). Not for sequence parallelism, which veRL puts into the calls of flash-attn.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -45,7 +45,7 @@ def attend(
     """Causal attention within each sequence of a row, by transformers' interface.
 
     Args:
-        module: The model's layer; not used.
+        module: Not used.
         query: (1, heads, tokens, head size).
         key: (1, heads of keys and values, tokens, head size).
         value: As `key`.
@@ -59,6 +59,9 @@ def attend(
     Returns:
         (1, tokens, heads, head size), and no weights.
     """
+    attention = partial(
+        torch.nn.functional.scaled_dot_product_attention, dropout_p=dropout, scale=scaling, enable_gqa=True
+    )
     lengths = [end - start for start, end in sequences]
     parts = []
     # Split once: the gradient of each slice would be a row of zeros as long as the whole row.
@@ -67,16 +70,7 @@ def attend(
         if sliding_window is not None and length > sliding_window:
             seen = torch.ones(length, length, dtype=torch.bool, device=query.device)
             mask = seen.tril().triu(1 - sliding_window)
-        parts.append(
-            torch.nn.functional.scaled_dot_product_attention(
-                *row,
-                attn_mask=mask,
-                dropout_p=dropout,
-                is_causal=mask is None,
-                scale=scaling,
-                enable_gqa=True,
-            )
-        )
+        parts.append(attention(*row, attn_mask=mask, is_causal=mask is None))
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 
@@ -102,29 +96,22 @@ class _LogProbs(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """The gradient of a log-prob is 1 at its label, minus the probabilities."""
         logits, labels = ctx.saved_tensors
-        found = logits if ctx.in_place else torch.empty_like(logits)
-        parts = (part.split(_CHUNK) for part in (logits, labels, gradient, found))
-        for scores, names, weights, place in zip(*parts, strict=True):
+        result = logits if ctx.in_place else torch.empty_like(logits)
+        parts = (part.split(_CHUNK) for part in (logits, labels, gradient, result))
+        for scores, names, weights, chunk in zip(*parts, strict=True):
             wide = scores.float().softmax(-1).neg_()
             wide.scatter_add_(-1, names[:, None], torch.ones_like(wide[:, :1]))
-            place.copy_(wide.mul_(weights[:, None]))
-        return found, None, None
+            chunk.copy_(wide.mul_(weights[:, None]))
+        return result, None, None
 
 
 def log_probs(logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True) -> torch.Tensor:
-    """Log-probs of labels, in place of veRL's `logprobs_from_logits`.
+    """Log-probs (in 32 bits) of labels (...) by logits (..., vocabulary), in place of veRL's `logprobs_from_logits`.
 
-    Args:
-        logits: (..., vocabulary).
-        labels: (...).
-        inplace_backward: Write the gradient over the logits, which nothing may read after that.
-
-    Returns:
-        (...), in 32 bits.
+    With `inplace_backward` the gradient is written over the logits, which nothing may read after that.
     """
-    flat = _LogProbs.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), inplace_backward)
-    found: torch.Tensor = flat.view(labels.shape)
-    return found
+    flat: torch.Tensor = _LogProbs.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), inplace_backward)
+    return flat.view(labels.shape)
 
 
 # veRL's engine has no setting for this function, which it would take from flash-attn.
@@ -149,9 +136,9 @@ class PackedSdpaEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[m
         """As veRL's; the keywords of the model's call say where the sequences of the row begin and end."""
         inputs, arguments = super().prepare_model_inputs(micro_batch)
         if tensordict_utils.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True):
-            places = micro_batch["input_ids"].offsets().tolist()
+            bounds = micro_batch["input_ids"].offsets().tolist()
             length = inputs["input_ids"].shape[-1]
-            if length > places[-1]:  # tokens that fill the row up are a sequence of their own
-                places.append(length)
-            inputs["sequences"] = tuple(pairwise(places))
+            if length > bounds[-1]:  # tokens that fill the row up are a sequence of their own
+                bounds.append(length)
+            inputs["sequences"] = tuple(pairwise(bounds))
         return inputs, arguments

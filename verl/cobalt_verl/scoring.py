@@ -20,16 +20,15 @@ from cobalt.stage.errors import CobaltError
 from cobalt_verl.judging import JUDGE_ATTEMPTS, ProcessJudge, ServeJudge
 
 VERDICT_AT = "verdict_at"
-"""The part of a reward of a training step that says when it was computed, in seconds since 1970. The trainer makes a
-time of it (`cobalt_verl.trainers.sync`)."""
+"""The part of a reward of a training step that says when it was computed, in seconds since 1970."""
 
 
 @functools.cache
 def running_judge(attempts: int = JUDGE_ATTEMPTS) -> RememberingJudge:
     """The judge of this process, which remembers the results of the last programs; for one event loop.
 
-    It asks the Ray Serve app that the launcher names on a cluster, `attempts` times. Elsewhere it asks the judges at
-    the URLs of the environment, or runs programs itself (`cobalt.judge.opening`).
+    It asks the Ray Serve app that the launcher names on a cluster, `attempts` times, or opens the judge that the
+    environment names (`cobalt.judge.opening`).
     """
     app = os.environ.get("COBALT_EVALUATOR")
     return RememberingJudge(ServeJudge(app, attempts=attempts) if app else ProcessJudge())
@@ -55,20 +54,14 @@ def score(
 
     Returns:
         `score`, the reward (in validation 1.0 or 0.0); `acc`, whether all tests passed; every part of the reward;
-        `judged_tests`, on how many tests the program was judged;
-        `judge_seconds`, wall time until the verdict (none for a program that this process has had judged before on
-        the same tests), `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the
-        share of tests with that verdict.
+        `judged_tests`, on how many tests the program was judged; `judge_seconds`, wall time until the verdict,
+        `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the share of tests with it.
 
     Raises:
         CobaltError: the row is broken.
     """
-    reward = compute_reward(
-        response,
-        None if result is None else result.pass_rate,
-        float(extra_info.get("prev_best_pass_rate") or 0.0),
-        settings,
-    )
+    before = float(extra_info.get("prev_best_pass_rate") or 0.0)
+    reward = compute_reward(response, None if result is None else result.pass_rate, before, settings)
     parts = reward.to_metrics()
     kinds = Counter(verdict.kind for verdict in result.verdicts) if result else Counter()
     return {
@@ -89,10 +82,9 @@ def score(
 
 @contextlib.contextmanager
 def failures_recorded(problem: object = None) -> Iterator[None]:
-    """Leave the reason of a failure inside for the process that stops the run; the first reason counts.
+    """Leave the reason of a failure inside, about a problem or none, for the process that stops the run.
 
-    Args:
-        problem: Which problem the work is about, if it is about one.
+    The first reason counts.
     """
     try:
         yield

@@ -8,8 +8,6 @@ import os
 import secrets
 from pathlib import Path
 
-from cobalt.judge.sandbox.cgroups import write_file
-
 PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
 # No distribution assigns user ids from here to 2^31. An id is drawn from all of them, because judges in other
 # containers of the machine draw from the same.
@@ -33,14 +31,11 @@ def map_users(pid: int, spare: dict[str, range]) -> None:
     for kind, ids in spare.items():
         # In a small range, process ids differ more surely than drawn ones.
         own = ids[secrets.randbelow(_USERS) if len(ids) == _USERS else pid % len(ids)]
-        write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {own} 1\n")
+        Path(f"/proc/{pid}/{kind}_map").write_text(f"0 0 1\n{PROGRAM_UID} {own} 1\n", encoding="ascii")
 
 
 def pipes_of_a_test(sandboxes: int) -> int:
-    """How many pipes a test may have where all sandboxes have one user, whose pipe buffers the kernel limits together.
-
-    Half of what the user may have is left to other judges and programs of the user.
-    """
+    """How many pipes a test may have where all sandboxes have one user: together half of what the kernel gives one."""
     try:
         pages = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text(encoding="ascii"))
     except (OSError, ValueError):

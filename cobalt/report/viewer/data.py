@@ -16,6 +16,7 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 
 KINDS = tuple(kind.value for kind in VerdictKind)
+_Texts = dict[str, int]  # distinct texts in the order they came, with their indices
 _BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 SHOWN_CHARACTERS = 4000
 """How much of a test's input or output the page holds; real tests can have megabytes."""
@@ -44,22 +45,6 @@ class ProblemData(NamedTuple):
     piece: dict[str, Any]
 
 
-class _Texts:
-    """Distinct texts in the order they came."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._index: dict[str, int] = {}
-
-    def __call__(self, text: str | None) -> int | None:
-        if text is None:
-            return None
-        if text not in self._index:
-            self._index[text] = len(self.texts)
-            self.texts.append(text)
-        return self._index[text]
-
-
 def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, with_responses: bool) -> ProblemData:
     """What the page has of one evaluated problem in one run.
 
@@ -74,15 +59,18 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, 
     problem = group.problem
     public, true_pairs = feedback_tests(problem), set(_pairs(problem.public_tests))
     rates = [trajectory.hidden_pass_rates for trajectory in group.trajectories]
-    texts = _Texts()
+    texts: _Texts = {}
     samples = [
         [_turn(turn, rate, texts, with_responses) for turn, rate in zip(trajectory.turns, row, strict=True)]
         for trajectory, row in zip(group.trajectories, rates, strict=True)
     ]
-    _mark_events(samples, events, texts.texts)
+    _mark_events(samples, events, list(texts))
     tokens = [[turn.completion_tokens for turn in trajectory.turns] for trajectory in group.trajectories]
     openings = [
-        [[message["role"], texts(message["content"])] for message in (trajectory.messages and trajectory.context(0))]
+        [
+            [message["role"], _index(texts, message["content"])]
+            for message in (trajectory.messages and trajectory.context(0))
+        ]
         for trajectory in group.trajectories
     ]
     return ProblemData(
@@ -104,7 +92,7 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, 
             "impossible": [index for index, pair in enumerate(_pairs(public)) if pair not in true_pairs],
             "hidden": _tests(problem.hidden_tests),
             "openings": openings[:1] if all(opening == openings[0] for opening in openings) else openings,
-            "texts": texts.texts,
+            "texts": list(texts),
             "samples": samples,
         },
     )
@@ -126,29 +114,32 @@ def _mark_events(samples: list[list[dict[str, Any]]], events: Sequence[HackingEv
         entry["hacked"] = event.category
 
 
+def _index(texts: _Texts, text: str | None) -> int | None:
+    return None if text is None else texts.setdefault(text, len(texts))
+
+
 def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[str, Any]:
     """One turn: indices into `texts`, a digit of `KINDS` for each test, tokens and times; absent fields left out."""
-    entry: dict[str, Any] = {"rate": rate, "program": texts(turn.program)}
+    entry: dict[str, Any] = {"rate": rate, "program": _index(texts, turn.program)}
     if with_responses:
         thinking, answer = _parts(turn.response)
-        entry |= {"response": texts(answer)} | ({"thinking": texts(thinking)} if thinking else {})
-    if turn.feedback is not None:
-        entry["feedback"] = texts(turn.feedback)
-    if turn.public_result is not None:
-        result = turn.public_result
+        entry |= {"response": _index(texts, answer)} | ({"thinking": _index(texts, thinking)} if thinking else {})
+    if (result := turn.public_result) is not None:
         entry |= {
             "public": _digits([verdict.kind for verdict in result.verdicts]),
-            "messages": [texts(message) for message in result.feedback],
+            "messages": [_index(texts, message) for message in result.feedback],
             "cpu": [round(verdict.cpu_seconds, 4) for verdict in result.verdicts],
             "seconds": round(result.run_seconds, 3),
         }
-    if turn.hidden_verdicts is not None:
-        entry["hidden"] = _digits(turn.hidden_verdicts)
-    facts = {"tokens": turn.completion_tokens, "finish": turn.finish_reason, "cost": turn.cost}
-    entry |= {name: value for name, value in facts.items() if value is not None}
-    if turn.error:
-        entry["error"] = turn.error
-    return entry
+    more = {
+        "feedback": _index(texts, turn.feedback),
+        "hidden": None if turn.hidden_verdicts is None else _digits(turn.hidden_verdicts),
+        "tokens": turn.completion_tokens,
+        "finish": turn.finish_reason,
+        "cost": turn.cost,
+        "error": turn.error or None,
+    }
+    return entry | {name: value for name, value in more.items() if value is not None}
 
 
 def _parts(response: str) -> tuple[str, str]:

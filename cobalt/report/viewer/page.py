@@ -27,11 +27,10 @@ from cobalt.report.runs import evaluation_file, named_paths, problem_digest, rec
 from cobalt.report.viewer.data import KINDS, problem_data
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.stage.atomic import replacing
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, open_manifest
 
-MOST_RUNS = 2
 _FOLDER = Path(__file__).parent / "web"
 _SCRIPTS = (
     *("dom.js", "blocks.js", "state.js", "filters.js", "figures.js", "inside.js"),
@@ -58,7 +57,7 @@ def write_viewer(
         UserError: a run is not evaluated or malformed, the runs have different problems, or the page cannot be written.
     """
     hacking = hacking or {}
-    if not 1 <= len(runs) <= MOST_RUNS:
+    if not 1 <= len(runs) <= 2:
         raise UserError(f"the viewer shows one run or two side by side: {len(runs)} are named")
     unknown = [name for name in hacking if name not in runs]
     if unknown:
@@ -67,24 +66,30 @@ def write_viewer(
     if output.suffix not in (".html", ".htm"):
         raise UserError(f"viewer {output}: give a file that ends in .html")
     check_replaceable(output, "viewer", [])
-    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as file:
-        pieces = _Pieces(file, with_responses=not programs_only)
-        digests = {
-            name: pieces.add_run(name, path, read_events(hacking[name]) if name in hacking else [])
-            for name, path in evaluations.items()
-        }
+    listed: dict[ProblemId, dict[str, Any]] = {}
+    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
+        first = next(iter(evaluations))
+        of_first: dict[ProblemId, str] = {}
+        for name, path in evaluations.items():
+            events = read_events(hacking[name]) if name in hacking else []
+            problems = _add_run(pieces, listed, path, events, with_responses=not programs_only)
+            of_first = of_first or problems
+            if difference := problem_difference(first, of_first, name, problems):
+                raise UserError(
+                    f"{first} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
+                )
         models = {name: recorded_model(path) for name, path in evaluations.items()}
-        _write_page(page, models, list(pieces.problems.values()), file)
+        _write_page(page, models, list(listed.values()), pieces)
         page.flush()  # what a full disk refuses shows while the earlier page is still there
         output.unlink(missing_ok=True)  # a page is made anew, not resumed
         arguments = {
             "stage": "viewer",
-            "evaluations": digests,
+            "evaluations": {name: file_digest(path) for name, path in evaluations.items()},
             "hacking": {name: file_digest(path) for name, path in hacking.items()},
             "programs_only": programs_only,
         }
         open_manifest(output, arguments)
-    return len(pieces.problems)
+    return len(listed)
 
 
 def hacking_files(runs: Mapping[str, Path], texts: Sequence[str]) -> dict[str, Path]:
@@ -95,49 +100,39 @@ def hacking_files(runs: Mapping[str, Path], texts: Sequence[str]) -> dict[str, P
     """
     if len(runs) == 1 and len(texts) == 1 and (Path(texts[0]).exists() or "=" not in texts[0]):
         return {next(iter(runs)): Path(texts[0])}
-    return named_paths(tuple(texts))
+    return named_paths(texts)
 
 
-class _Pieces:
-    """Writes each problem's piece of one run after the other, and keeps what the page's list holds of each problem."""
-
-    def __init__(self, file: IO[bytes], *, with_responses: bool) -> None:
-        self.problems: dict[ProblemId, dict[str, Any]] = {}
-        self._file = file
-        self._with_responses = with_responses
-        self._first: tuple[str, dict[ProblemId, str]] | None = None  # whose problems the second run must have
-
-    def add_run(self, name: str, evaluation: Path, all_events: Sequence[HackingEvent]) -> str:
-        """Add a run, and return the digest of its file, which is read once."""
-        events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
-        for event in all_events:
-            events[event.problem].append(event)
-        positions = {identifier: position for position, identifier in enumerate(self.problems)}
-        problems: dict[ProblemId, str] = {}
-        digest = hashlib.sha256()
-        for group in read_evaluated(evaluation, digest=digest):
-            identifier = group.problem.id
-            problems[identifier] = problem_digest(group.problem)
-            try:
-                data = problem_data(group, events.pop(identifier, ()), with_responses=self._with_responses)
-            except UserError as error:
-                raise UserError(f"{evaluation}: record {identifier!r}: {error}") from None
-            if self._first is None:
-                positions[identifier] = len(self.problems)
-                self.problems[identifier] = data.facts | {"runs": []}
-            elif identifier not in positions:
-                continue  # a difference, which is named when all problems are known
-            self.problems[identifier]["runs"].append(data.figures)
-            number = 0 if self._first is None else 1
-            self._file.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
-        if events:
-            raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
-        first, self._first = self._first, self._first or (name, problems)
-        if first and (difference := problem_difference(*first, name, problems)):
-            raise UserError(
-                f"{first[0]} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
-            )
-        return digest.hexdigest()
+def _add_run(
+    pieces: IO[bytes],
+    listed: dict[ProblemId, dict[str, Any]],
+    evaluation: Path,
+    all_events: Sequence[HackingEvent],
+    *,
+    with_responses: bool,
+) -> dict[ProblemId, str]:
+    """Write the piece of each problem of a run, and add what the page's list has of it; the problems' digests."""
+    events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
+    for event in all_events:
+        events[event.problem].append(event)
+    positions = {identifier: position for position, identifier in enumerate(listed)}
+    number = 1 if listed else 0
+    problems: dict[ProblemId, str] = {}
+    for group in read_evaluated(evaluation):
+        identifier = group.problem.id
+        problems[identifier] = problem_digest(group.problem)
+        with naming(f"{evaluation}: record {identifier!r}"):
+            data = problem_data(group, events.pop(identifier, ()), with_responses=with_responses)
+        if number == 0:
+            positions[identifier] = len(listed)
+            listed[identifier] = data.facts | {"runs": []}
+        elif identifier not in positions:
+            continue  # a difference, which is named when all problems are known
+        listed[identifier]["runs"].append(data.figures)
+        pieces.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
+    if events:
+        raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
+    return problems
 
 
 def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:

@@ -1,15 +1,13 @@
 """An episode of a training row, with its judge and its reward: text in, the trajectory's reward out; no tokens.
 
-The reward is that of single-turn training (`cobalt_verl.scoring`), for one program of the trajectory:
-
-- A response that the token limit cut off is a response like any other: its program is the block it was writing.
-- A trajectory whose context grew too long for its next turn has a final response without a program, as in evaluation.
-- A failure of the judge is raised, and stops the run.
+The reward is that of single-turn training (`cobalt_verl.scoring`), for one program of the trajectory. A response that
+the token limit cut off is a response like any other: its program is the block it was writing. A trajectory whose
+context grew too long for its next turn has a final response without a program, as in evaluation.
 """
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,21 +26,12 @@ _prompts = functools.cache(load_prompts)
 
 @dataclass(slots=True)
 class _Attempt:
-    """A response of an episode and what its program is known to do.
+    """A response of an episode and what its program is known to do, after `seconds` of judging on `tests` tests."""
 
-    Attributes:
-        response: The response as decoded.
-        seen: The response as engines show it, with what the chat template opened in the prompt at its head.
-        public: The result on the public tests; None while the response is not judged.
-        all_tests: The result on all tests; None while it is not needed.
-        seconds: Wall time of judging.
-        tests: On how many tests its program was judged.
-    """
-
-    response: str
-    seen: str
-    public: ExecResult | None = None
+    response: str  # as decoded
+    seen: str  # as engines show it, with what the chat template opened in the prompt at its head
     all_tests: ExecResult | None = None
+    public_pass_rate: float = 0.0
     seconds: float = 0.0
     tests: int = 0
 
@@ -60,7 +49,7 @@ class TrajectoryReward:
 
     parts: dict[str, float]
     solved: bool
-    outcomes: tuple[tuple[bool, ...] | None, ...]
+    outcomes: list[list[bool] | None]
     seconds: float
 
 
@@ -76,14 +65,9 @@ class JudgedEpisode:
         *,
         opened: str = "",
     ) -> None:
-        """Begin an episode.
+        """Begin the episode of a row: `raw_prompt`, `reward_model.ground_truth`, `extra_info` with `episode`.
 
-        Args:
-            fields: The row: `raw_prompt`, `reward_model.ground_truth`, `extra_info` with `episode`.
-            settings: Turns, end, and which program is rewarded.
-            reward: Settings of the reward.
-            judge: Runs the programs.
-            opened: What the chat template opens in its prompts (`cobalt.episode.chat_template.opened_thinking`).
+        `opened` is what the chat template opens in its prompts (`cobalt.episode.chat_template.opened_thinking`).
 
         Raises:
             UserError: the row has no rules of an episode, or is broken.
@@ -97,10 +81,10 @@ class JudgedEpisode:
         ]
         self._settings, self._reward, self._judge, self._opened = settings, reward, judge, opened
         self._tests = suite_of(fields["reward_model"]["ground_truth"])
-        self._places = [int(place) for place in rules["public_tests"]]
+        self._public = [int(index) for index in rules["public_tests"]]
         self._episode = Episode(
             opening,
-            self._tests.select(self._places),
+            self._tests.select(self._public),
             _prompts(rules["prompts"]),
             turns=settings.turns,
             enable_thinking=bool(rules["enable_thinking"]),
@@ -125,44 +109,35 @@ class JudgedEpisode:
         """
         attempt = _Attempt(response, self._opened + response)
         self._attempts.append(attempt)
-        last = len(self._attempts) == self._settings.turns
-        if last or self._settings.all_tests_every_turn:
-            public = (await self._on_all_tests(attempt)).select(self._places)
+        if len(self._attempts) == self._settings.turns or self._settings.all_tests_every_turn:
+            public = (await self._on_all_tests(attempt)).select(self._public)
         else:
-            public = await self._on(attempt, self._places)
-        attempt.public = public
+            public = await self._on(attempt, self._public)
+        attempt.public_pass_rate = public.pass_rate
         self._episode.observe(Turn(attempt.seen), public)
         solved = attempt.all_tests is not None and attempt.all_tests.all_passed
         stopped = {"never": False, "public_passed": public.all_passed, "all_passed": solved}[self._settings.stop]
         self.done = self._episode.done or stopped
 
     async def reward(self, *, too_long: bool) -> TrajectoryReward:
-        """What the trajectory earned, once it has a response.
+        """What the trajectory earned, once it has a response; `too_long`: its context grew too long for another one.
 
         Earlier programs of the trajectory do not count as `prev_best_pass_rate`, which is about those in the row's
         prompt.
 
-        Args:
-            too_long: Whether the episode ended because its context grew too long.
-
         Raises:
             InfrastructureError: the judge failed.
         """
+        rewarded = [] if too_long else self._attempts[-1:]
         if self._settings.reward == "best":
             rewarded = self._attempts
-        elif too_long:
-            rewarded = []
-        else:
-            rewarded = self._attempts[-1:]
         scores = [await self._score(attempt) for attempt in rewarded]
         if not scores:
             scores.append(score("", None, self._extra_info, 0.0, self._reward))
         return TrajectoryReward(
             max(scores, key=lambda parts: parts["score"]) | self._counts(too_long=too_long),
             any(parts["acc"] == 1.0 for parts in scores),
-            tuple(
-                None if attempt.all_tests is None else tuple(attempt.all_tests.passing) for attempt in self._attempts
-            ),
+            [None if attempt.all_tests is None else list(attempt.all_tests.passing) for attempt in self._attempts],
             sum(attempt.seconds for attempt in self._attempts),
         )
 
@@ -177,17 +152,17 @@ class JudgedEpisode:
             attempt.all_tests = await self._on(attempt, range(len(self._tests)))
         return attempt.all_tests
 
-    async def _on(self, attempt: _Attempt, places: "list[int] | range") -> ExecResult:
+    async def _on(self, attempt: _Attempt, tests: Sequence[int]) -> ExecResult:
         """Judge a response on some tests; without a program every test fails, and none is run."""
         started = time.perf_counter()
-        result = await judge_response(self._judge, attempt.seen, self._tests.select(places))
+        result = await judge_response(self._judge, attempt.seen, self._tests.select(tests))
         attempt.seconds += time.perf_counter() - started
-        attempt.tests += 0 if program_of(attempt.seen) is None else len(places)
+        attempt.tests += 0 if program_of(attempt.seen) is None else len(tests)
         return result
 
     def _counts(self, *, too_long: bool) -> dict[str, float]:
         """What the trajectory was and cost; a turn that was not taken has the public pass rate of the last one."""
-        rates = [attempt.public.pass_rate for attempt in self._attempts if attempt.public is not None]
+        rates = [attempt.public_pass_rate for attempt in self._attempts]
         rates += rates[-1:] * (self._settings.turns - len(rates))
         return {
             "turns": float(len(self._attempts)),

@@ -31,13 +31,13 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
     """One trajectory: one row to train on or several, all with the trajectory's reward."""
 
     def __init__(self, *arguments: Any, seeded: bool, judge: Judge | None = None, **keywords: Any) -> None:
-        """Prepare for trajectories; one loop serves all samples of its process.
+        """Prepare for a trajectory.
 
         Args:
             arguments: Of veRL.
             seeded: Give each response a seed, which follows from `data.seed`, the step, the prompt, the number of the
                 sample and the turn.
-            judge: Runs the programs; None: the running service.
+            judge: Runs the programs; None: the judge of this process.
             keywords: Of veRL.
 
         Raises:
@@ -59,11 +59,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
         self._end = end_of_turn(self.tokenizer, dict(self.apply_chat_template_kwargs))
 
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> list[AgentLoopOutput]:
-        """Take an episode.
-
-        Args:
-            sampling_params: Of veRL, for each response.
-            fields: The row (`JudgedEpisode`), and `global_steps`, `index` and `session_id`, which name the sample.
+        """Take an episode; `fields` are the row, and `global_steps`, `index` and `session_id`, which name the sample.
 
         Raises:
             CobaltError: the judge or the engine failed, or the row is broken. The reason is left for the process that
@@ -74,6 +70,7 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
 
     async def _run(self, sampling_params: Mapping[str, Any], fields: Mapping[str, Any]) -> list[AgentLoopOutput]:
         episode = JudgedEpisode(fields, self._settings, self._reward, self._judge, opened=self._opened)
+        sample = (self.data_config.seed, fields["global_steps"], fields["index"], fields["session_id"])
         rows: list[TokenRow] = []
         outputs: list[TokenOutput] = []
         server, too_long, generating = "", False, 0.0
@@ -85,9 +82,14 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
             if too_long:
                 break
             started = time.perf_counter()
-            server = server or engine_of(prompt_ids)
-            output = await self._generate(server, prompt_ids, self._sampling(sampling_params, fields, len(outputs)))
+            server = server or engine_of(prompt_ids)  # all turns go to one engine, which remembers what they share
+            sampling = of_sample(sampling_params, (*sample, len(outputs)) if self._seeded else None)
+            output = await self.server_manager.generate(
+                request_id=server, prompt_ids=prompt_ids, sampling_params=sampling
+            )
             generating += time.perf_counter() - started
+            if not output.token_ids:
+                raise InfrastructureError(f"the engine generated nothing ({output.stop_reason})")
             outputs.append(output)
             add_turn(rows, prompt_ids, output.token_ids, output.log_probs)
             await episode.respond(self._text(output.token_ids))
@@ -106,39 +108,29 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
         text: str = self.tokenizer.decode(token_ids[:-1] if ended else token_ids, skip_special_tokens=True)
         return text
 
-    def _sampling(self, shared: Mapping[str, Any], fields: Mapping[str, Any], turn: int) -> dict[str, Any]:
-        """The sampling parameters of a turn."""
-        sample = (self.data_config.seed, fields["global_steps"], fields["index"], fields["session_id"], turn)
-        return of_sample(shared, sample if self._seeded else None)
-
-    async def _generate(self, server: str, prompt_ids: list[int], sampling: dict[str, Any]) -> TokenOutput:
-        """One response; turns with the same `server` go to one engine, which remembers their common beginning."""
-        output = await self.server_manager.generate(request_id=server, prompt_ids=prompt_ids, sampling_params=sampling)
-        if not output.token_ids:
-            raise InfrastructureError(f"the engine generated nothing ({output.stop_reason})")
-        return output
-
     def _rows(
         self, rows: Sequence[TokenRow], outputs: Sequence[TokenOutput], earned: TrajectoryReward, generating: float
     ) -> list[AgentLoopOutput]:
         """The rows as veRL takes them; the last one has the reward, which veRL gives to the others."""
         result = []
         for row in rows:
-            spans = zip(row.spans, row.turns, strict=True)
-            turns = tuple(TurnRecord(start, stop, earned.outcomes[turn]) for (start, stop), turn in spans)
-            first, last = (outputs[turn].extra_fields for turn in (row.turns[0], row.turns[-1]))
+            turns = [
+                TurnRecord(start=start, stop=stop, passed=earned.outcomes[turn])
+                for turn, (start, stop) in row.spans.items()
+            ]
+            first, last = min(row.spans), max(row.spans)
             result.append(
                 AgentLoopOutput(
                     prompt_ids=row.prompt_ids,
                     response_ids=row.response_ids,
                     response_mask=row.mask,
                     response_logprobs=row.log_probs,
-                    num_turns=2 * (row.turns[-1] + 1),  # messages of user and policy up to the end of the row
+                    num_turns=2 * (last + 1),  # messages of user and policy up to the end of the row
                     metrics={},
                     extra_fields={
-                        "min_global_steps": first["min_global_steps"],
-                        "max_global_steps": last["max_global_steps"],
-                        FIELD: RowRecord(turns, earned.solved).to_field(),
+                        "min_global_steps": outputs[first].extra_fields["min_global_steps"],
+                        "max_global_steps": outputs[last].extra_fields["max_global_steps"],
+                        FIELD: RowRecord(turns=turns, solved=earned.solved),
                     },
                 )
             )

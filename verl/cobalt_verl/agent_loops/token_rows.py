@@ -17,51 +17,23 @@ class TokenRow:
 
     Attributes:
         prompt_ids: The prompt of the row's first turn.
+        log_probs: The engine's log-probability of each token, 0.0 where the mask is 0; None if it gave none.
         response_ids: Responses, with what was shown between them.
         mask: 1 for a token that the policy wrote, 0 for one that it was shown.
-        log_probs: The engine's log-probability of each token, 0.0 where the mask is 0; None if it gave none.
-        spans: First token and token after the last one of each response, as places in `response_ids`.
-        turns: The turns of the row, counted from 0 in the episode.
+        spans: By turn of the episode, from 0, the index of its response's first token and of the token after the last.
     """
 
     prompt_ids: list[int]
+    log_probs: list[float] | None
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    log_probs: list[float] | None = None
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    turns: list[int] = field(default_factory=list)
-
-    def continues_with(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether a prompt begins with the row's tokens."""
-        whole = self.prompt_ids + self.response_ids
-        return list(prompt_ids[: len(whole)]) == whole
-
-    def add_shown(self, token_ids: Sequence[int]) -> None:
-        """Append tokens that the policy did not write."""
-        self._append(token_ids, 0, None if self.log_probs is None else [0.0] * len(token_ids))
-
-    def add_response(self, token_ids: Sequence[int], log_probs: Sequence[float] | None, turn: int) -> None:
-        """Append what the policy wrote at a turn."""
-        start = len(self.response_ids)
-        if not start and log_probs is not None:
-            self.log_probs = []
-        self._append(token_ids, 1, log_probs)
-        self.spans.append((start, len(self.response_ids)))
-        self.turns.append(turn)
-
-    def _append(self, token_ids: Sequence[int], mask: int, log_probs: Sequence[float] | None) -> None:
-        if (log_probs is None) != (self.log_probs is None) or (log_probs and len(log_probs) != len(token_ids)):
-            raise ValueError("each token of a row needs a log-probability, or none of them may have one")
-        self.response_ids += token_ids
-        self.mask += [mask] * len(token_ids)
-        if self.log_probs is not None and log_probs is not None:
-            self.log_probs += log_probs
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def add_turn(
     rows: list[TokenRow], prompt_ids: Sequence[int], response_ids: Sequence[int], log_probs: Sequence[float] | None
-) -> TokenRow:
-    """Put the next turn of an episode into its last row, or into a new one; returns that row.
+) -> None:
+    """Put the next turn of an episode into its last row, or into a new one.
 
     Args:
         rows: The rows of the episode so far; changed.
@@ -72,14 +44,20 @@ def add_turn(
     Raises:
         ValueError: the response is empty, or its log-probabilities are of another number.
     """
+    turn = sum(len(row.spans) for row in rows)
+    whole = rows[-1].prompt_ids + rows[-1].response_ids if rows else []
+    if not rows or list(prompt_ids[: len(whole)]) != whole:
+        rows.append(TokenRow(list(prompt_ids), None if log_probs is None else []))
+        whole = list(prompt_ids)
+    row, shown = rows[-1], prompt_ids[len(whole) :]
+    if log_probs is None and row.log_probs is None:
+        pass
+    elif log_probs is None or row.log_probs is None or len(log_probs) != len(response_ids):
+        raise ValueError("each token of a row needs a log-probability, or none of them may have one")
+    else:
+        row.log_probs += [0.0] * len(shown) + list(log_probs)
     if not response_ids:
         raise ValueError("a turn has no tokens")
-    turn = sum(len(row.turns) for row in rows)
-    if rows and rows[-1].continues_with(prompt_ids):
-        row = rows[-1]
-        row.add_shown(prompt_ids[len(row.prompt_ids) + len(row.response_ids) :])
-    else:
-        row = TokenRow(list(prompt_ids))
-        rows.append(row)
-    row.add_response(response_ids, log_probs, turn)
-    return row
+    row.response_ids += [*shown, *response_ids]
+    row.mask += [0] * len(shown) + [1] * len(response_ids)
+    row.spans[turn] = len(row.response_ids) - len(response_ids), len(row.response_ids)

@@ -5,8 +5,8 @@
 A training run on a CPU has eight processes that would each import the same packages for 6 to 12 s. Ray starts
 `fork_client` in place of Python (`py_executable` of the runtime environment). That sends the command line, the
 environment, the folder and the standard streams of a worker to this process, and the fork runs Ray's worker with them.
-Only for machines without a GPU, because CUDA does not survive a fork. The server ends by SIGTERM or
-with the process PARENT, and removes the folder.
+Not with GPUs, because CUDA does not survive a fork. The server ends by SIGTERM or with the process PARENT, and removes
+the folder.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import runpy
-import select
 import shutil
 import signal
 import socket
@@ -56,17 +55,12 @@ SOCKET = "socket"
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _STREAMS = 3
 _REQUEST_SECONDS = 10.0
-_JOB = "RAY_JOB_ID"
 
 
 def serve(folder: Path, parent: int, early: Sequence[str] = EARLY, late: Sequence[str] = LATE) -> NoReturn:
-    """Listen at once, import, then fork for every request.
+    """Listen in a private folder at once, import `early`, then fork for every request.
 
-    Args:
-        folder: A private folder for the socket.
-        parent: The process id of the one that started this process.
-        early: Modules to import at once.
-        late: Modules to import when the first request comes, in its environment.
+    `late` is imported when the first request comes, in its environment; `parent` is the id of the parent process.
     """
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
@@ -81,29 +75,23 @@ def serve(folder: Path, parent: int, early: Sequence[str] = EARLY, late: Sequenc
         listener.bind(str(folder / SOCKET))
         listener.listen(128)  # those that come during the imports wait here
         _import(early)
-        job: str | None = None
         while True:
             connection, _ = listener.accept()
             with connection:
                 request, streams = _receive(connection)
                 if request is not None:
-                    environment = request["environment"]
-                    if job is None:
-                        job = environment.get(_JOB, "")
-                        _set_environment(environment)
+                    if late:
+                        _set_environment(request["environment"])
                         with _no_random_ids():
                             _import(late)
+                        late = ()
                         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes forks that have ended
-                    # A client that is gone was killed while it waited, and another one will ask for its worker.
-                    if job == environment.get(_JOB, "") and not _closed(connection):
-                        sys.stdout.flush()
-                        sys.stderr.flush()
-                        if os.fork() == 0:
-                            listener.close()
-                            connection.close()
-                            _run(request, streams)
-                        with contextlib.suppress(OSError):  # the client was killed meanwhile
-                            connection.sendall(b"!")
+                    if os.fork() == 0:
+                        listener.close()
+                        connection.close()
+                        _run(request, streams)
+                    with contextlib.suppress(OSError):  # the client was killed meanwhile
+                        connection.sendall(b"!")
                 for stream in streams:
                     os.close(stream)
 
@@ -118,9 +106,9 @@ def _import(modules: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _no_random_ids() -> Iterator[None]:
-    """Keep Ray's generator of random ids unused, which gives every class of actors an id where the class is defined.
+    """Keep Ray's generator of random ids, which names each class of actors that is defined, unused.
 
-    Otherwise the state of the generator would be the same in all forks, and so would be the ids that they draw.
+    Otherwise its state would be the same in all forks, and so would be the ids that they draw.
     """
     import ray.actor
     from ray import ActorClassID
@@ -153,13 +141,6 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int
         return None, streams
 
 
-def _closed(connection: socket.socket) -> bool:
-    """Whether the client has ended; it only half-closes its side after the request."""
-    poll = select.poll()
-    poll.register(connection, select.POLLHUP)
-    return bool(poll.poll(0))
-
-
 def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
     """Become the process that `python ARGUMENTS` would be, except for the modules that are imported already."""
     import numpy as np
@@ -168,8 +149,8 @@ def _run(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os.setpgid(0, 0)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    for place, stream in enumerate(streams):
-        os.dup2(stream, place)
+    for descriptor, stream in enumerate(streams):
+        os.dup2(stream, descriptor)
         os.close(stream)
     _set_environment(request["environment"])
     os.chdir(request["folder"])

@@ -2,15 +2,13 @@
 
 import contextlib
 import resource
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import torch
-from verl.plugin.platform import PlatformBase, PlatformRegistry
-
-_PAGE = resource.getpagesize()
+from verl.plugin.platform.platform_cuda import PlatformCUDA
+from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
 class _Device(str):
@@ -33,7 +31,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _resident_bytes(*_: Any) -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+    return int(psutil.Process().memory_info().rss)
 
 
 def _peak_bytes(*_: Any) -> int:
@@ -41,9 +39,8 @@ def _peak_bytes(*_: Any) -> int:
 
 
 def _memory_info(*_: Any) -> tuple[int, int]:
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-    available, total = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    return available, total
+    memory = psutil.virtual_memory()
+    return memory.available, memory.total
 
 
 def _device_module() -> ModuleType:
@@ -77,25 +74,18 @@ def _device_module() -> ModuleType:
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
-    """One logical device per Ray "GPU": veRL's resource pools know no other name (`ray.init(num_gpus=N)`)."""
+class PlatformCPU(PlatformCUDA):  # type: ignore[misc]  # veRL is not typed
+    """The CPU as one device of CUDA's kind for each process.
 
-    _module = _device_module()
+    Ray knows it as a "GPU" (`ray.init(num_gpus=N)`), because veRL's resource pools know no other name.
+    """
 
-    @property
-    def device_name(self) -> str:
-        """The device's name in torch."""
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        """No vendor in particular."""
-        return "cpu"
-
-    @property
-    def device_module(self) -> ModuleType:
-        """The module in place of `torch.cuda`."""
-        return self._module
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = _device_module()
+    set_device = synchronize = empty_cache = set_allocator_settings = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
 
     def is_available(self) -> bool:
         """Whether there is a device: always."""
@@ -113,26 +103,6 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         """One for each process."""
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        """Do nothing: there is one device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Do nothing: no work is pending on a CPU."""
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """Do nothing: the device has no allocator of its own."""
-
-    def empty_cache(self) -> None:
-        """Do nothing: there is no cache."""
-
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """None, as veRL expects where there is no CUDA."""
         return None, None
@@ -141,32 +111,10 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # veRL is not typed
         """The collectives that run without CUDA."""
         return "gloo"
 
-    def visible_devices_envvar(self) -> str:
-        """The variable that Ray sets for workers that hold logical GPUs; nothing reads it."""
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextlib.contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
+    def nvtx_range(self, msg: str) -> contextlib.AbstractContextManager[None]:
         """No profiler."""
-        yield
-
-    def profiler_start(self) -> None:
-        """No profiler."""
-
-    def profiler_stop(self) -> None:
-        """No profiler."""
-
-    def ray_resource_name(self) -> str:
-        """The resource that stands for a device in Ray; see the class."""
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        """The same variables as on CUDA."""
-        return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
+        return contextlib.nullcontext()
 
     def is_ipc_supported(self) -> bool:
         """No: weights travel to vLLM through shared memory."""
         return False
-
-    def cudart(self) -> None:
-        """None: there is no CUDA runtime."""

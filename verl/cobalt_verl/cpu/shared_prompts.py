@@ -1,13 +1,9 @@
 """VeRL's FSDP engine for a CPU: no padding, and a prompt that several samples share is computed once.
 
-A step of GRPO has several responses to each prompt. Here the tokens of a micro-batch are one row: each prompt, followed
-by all of its responses. A response attends to its prompt and to itself, and its positions go on from the prompt. The
-logits are computed for the tokens of responses alone. The log-probs, and so the gradient, are those of separate padded
-sequences up to rounding (`tests/test_shared_prompts.py`).
-
-Not for GPUs, where veRL's own engine packs sequences with kernels of its own. The model must take its attention from
-transformers' interface, as those of its own library do. veRL imports this module where it reads a model's configuration
-(`actor_rollout_ref.model.external_lib`).
+The tokens of a micro-batch are one row: each prompt, followed by all of its responses. A response attends to its prompt
+and to itself, and its positions go on from the prompt. The logits are computed for the tokens of responses alone. The
+log-probs, and so the gradient, are those of separate padded sequences up to rounding. The model must take its attention
+from transformers' interface. veRL imports this module by `actor_rollout_ref.model.external_lib`.
 """
 
 import os
@@ -29,13 +25,10 @@ ATTENTION = "cobalt_shared_prompts"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A prompt with its responses.
+    """A prompt with its responses, by their numbers of tokens.
 
-    Attributes:
-        prompt: Tokens of the prompt.
-        responses: Tokens of each response, in order.
-        seen: Which tokens of the prompt and of a response (columns) each token of the longest response sees (rows);
-            None if there is one response.
+    `seen` says which tokens of the prompt and of a response (columns) each token of the longest response sees (rows);
+    None if there is one response, which follows as in any sequence.
     """
 
     prompt: int
@@ -44,7 +37,7 @@ class Block:
 
     @property
     def pieces(self) -> tuple[int, ...]:
-        """Tokens of the prompt and of each response; one number if the only response follows as in any sequence."""
+        """Tokens of the prompt and of each response; one number if there is one response."""
         return (self.prompt + sum(self.responses),) if self.seen is None else (self.prompt, *self.responses)
 
 
@@ -54,11 +47,10 @@ class Packed:
 
     Attributes:
         input_ids: Each distinct prompt, followed by its responses (tokens).
-        positions: The place of each token in its own sample (tokens).
+        positions: The position of each token in its own sample (tokens).
         blocks: The prompts with their responses, in order.
-        predictors: For each token of the responses, in the order of the samples, the place in the row of the token
-            before it (response tokens).
-        labels: The tokens of the responses, in the order of the samples (response tokens).
+        predictors: For each token of the responses, by samples, the index of the token before it (response tokens).
+        labels: The tokens of the responses, by samples (response tokens).
     """
 
     input_ids: torch.Tensor
@@ -69,12 +61,7 @@ class Packed:
 
 
 def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> Packed:
-    """Put samples into one row.
-
-    Args:
-        prompts: The prompt of each sample, at least one token each.
-        responses: The response of each sample.
-    """
+    """Put samples, each a prompt of at least one token and a response, into one row."""
     samples_of: dict[tuple[int, ...], list[int]] = {}
     for sample, prompt in enumerate(prompts):
         samples_of.setdefault(tuple(prompt.tolist()), []).append(sample)
@@ -97,7 +84,8 @@ def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> 
             predictors[sample] = before
             end += size
         sizes = tuple(len(responses[sample]) for sample in samples)
-        blocks.append(Block(length, sizes, _seen(length, max(sizes)) if len(sizes) > 1 else None))
+        seen = torch.ones(max(sizes), length + max(sizes), dtype=torch.bool).tril(length) if len(sizes) > 1 else None
+        blocks.append(Block(length, sizes, seen))
     return Packed(
         torch.cat(pieces),
         torch.cat(positions),
@@ -105,11 +93,6 @@ def pack(prompts: Sequence[torch.Tensor], responses: Sequence[torch.Tensor]) -> 
         torch.cat([predictors[sample] for sample in range(len(prompts))]),
         torch.cat(list(responses)),
     )
-
-
-def _seen(prompt: int, response: int) -> torch.Tensor:
-    """Which tokens of a prompt and of its response (columns) the tokens of the response see (rows)."""
-    return torch.ones(response, prompt + response, dtype=torch.bool).tril(prompt)
 
 
 def attend(
@@ -126,7 +109,7 @@ def attend(
     """Attention within the blocks, by transformers' interface.
 
     Args:
-        module: The model's layer; not used.
+        module: Not used.
         query: (1, heads, tokens, head size).
         key: (1, heads of keys and values, tokens, head size).
         value: As `key`.
@@ -147,15 +130,11 @@ def attend(
         parts += _unpadded(attention(*first, is_causal=True), block.pieces[:1])
         if block.seen is None:
             continue
-        queries, keys, values = (_padded(list(islice(row, len(block.responses)))) for row in rows)
-        before_keys, before_values = (part.expand(len(block.responses), -1, -1, -1) for part in first[1:])
-        found = attention(
-            queries,
-            torch.cat([before_keys, keys], dim=2),
-            torch.cat([before_values, values], dim=2),
-            attn_mask=block.seen,
-        )
-        parts += _unpadded(found, block.responses)
+        count = len(block.responses)
+        queries, *others = (_padded(list(islice(row, count))) for row in rows)
+        pairs = zip(first[1:], others, strict=True)
+        keys, values = (torch.cat([before.expand(count, -1, -1, -1), own], dim=2) for before, own in pairs)
+        parts += _unpadded(attention(queries, keys, values, attn_mask=block.seen), block.responses)
     return torch.cat(parts)[None], None
 
 
@@ -166,11 +145,10 @@ def _padded(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(parts).unflatten(0, (len(pieces), longest)).transpose(1, 2)
 
 
-def _unpadded(found: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+def _unpadded(padded: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     """The inverse of `_padded`."""
-    longest = found.shape[2]
-    lengths = [length for size in sizes for length in (size, longest - size)]
-    return list(found.transpose(1, 2).flatten(0, 1).split(lengths)[::2])
+    lengths = [length for size in sizes for length in (size, padded.shape[2] - size)]
+    return list(padded.transpose(1, 2).flatten(0, 1).split(lengths)[::2])
 
 
 ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attend)
@@ -206,25 +184,24 @@ class SharedPromptEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # veRL is
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """Log-probs, and the entropies if they are asked for: nested (samples, tokens).
+        """Log-probs, and the entropies if they are asked for: nested (samples, tokens), 0 outside responses.
 
-        They are 0 where no token of a response is predicted. As everywhere in veRL, the value at a token is about the
-        token after it.
+        As everywhere in veRL, the value at a token is about the token after it.
         """
         logits = output.logits[0] / output_args["temperature"].clamp(min=1e-8)[:, None]
         log_probs = torch.log_softmax(logits, dim=-1)
         chosen = log_probs.gather(-1, output_args["labels"][:, None])[:, 0]
-        found = {"log_probs": _by_sample(chosen, micro_batch)}
+        outputs = {"log_probs": _by_sample(chosen, micro_batch)}
         if tensordict_utils.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False):
-            found["entropy"] = _by_sample(-(log_probs.exp() * log_probs).sum(dim=-1), micro_batch)
-        return found
+            outputs["entropy"] = _by_sample(-(log_probs.exp() * log_probs).sum(dim=-1), micro_batch)
+        return outputs
 
 
 def _by_sample(values: torch.Tensor, micro_batch: Any) -> torch.Tensor:
     """The values of the response tokens as a nested tensor of the samples' lengths."""
     offsets = micro_batch["input_ids"].offsets()
     starts = offsets[:-1] + micro_batch["prompts"].offsets().diff() - 1
-    ends = offsets[1:] - 1
-    places = torch.cat([torch.arange(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
-    whole = values.new_zeros(int(offsets[-1])).index_put((places,), values)
+    spans = zip(starts.tolist(), (offsets[1:] - 1).tolist(), strict=True)
+    indices = torch.cat([torch.arange(start, end) for start, end in spans])
+    whole = values.new_zeros(int(offsets[-1])).index_put((indices,), values)
     return torch.nested.nested_tensor_from_jagged(whole, offsets)

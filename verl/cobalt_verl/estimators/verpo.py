@@ -25,10 +25,9 @@ def verpo(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A[row, token] = mask[row, token] x (A_traj(i) + β A_turn(i, t)), for the tokens of turn t of trajectory i.
 
-    The share of prompts whose programs all have the advantage 0 becomes the metric `reward/equal_verpo_groups`.
-
-    Its rewards come from the outcomes of single tests, which the trainer shows in `cobalt_verl.episodes.BATCH`; the
-    token-level rewards are not used. A trajectory may have several rows, each with some of its turns.
+    Its rewards come from the outcomes of single tests, which the trainer shows in `cobalt_verl.episodes.BATCH`. A
+    trajectory may have several rows, each with some of its turns. The share of prompts whose programs all have the
+    advantage 0 becomes the metric `reward/equal_verpo_groups`.
 
     Args:
         token_level_rewards: (rows, response length); only its shape and precision count.
@@ -45,9 +44,9 @@ def verpo(
     settings = VerpoSettings(**config["verpo"])
     result = torch.zeros_like(token_level_rewards)
     groups: dict[Any, list[tuple[int, BatchRow]]] = defaultdict(list)
-    for place, (prompt, row) in enumerate(zip(index, BATCH.get(), strict=True)):
+    for number, (prompt, row) in enumerate(zip(index, BATCH.get(), strict=True)):
         if row is not None:
-            groups[prompt].append((place, row))
+            groups[prompt].append((number, row))
     equal = [_fill(result, rows, settings) for rows in groups.values()]
     METRICS.get({})["reward/equal_verpo_groups"] = float(np.mean(equal))
     result *= response_mask
@@ -57,18 +56,18 @@ def verpo(
 def _fill(result: torch.Tensor, rows: Sequence[tuple[int, BatchRow]], settings: VerpoSettings) -> bool:
     """Write the advantages of the rows of one prompt into the result, and return whether they are all 0."""
     trajectories: dict[str, list[tuple[int, BatchRow]]] = defaultdict(list)
-    for place, row in sorted(rows, key=lambda item: item[1].place):
-        trajectories[row.session].append((place, row))
+    for number, row in sorted(rows, key=lambda item: item[1].index):
+        trajectories[row.session].append((number, row))
     outcomes, solved = [], []
     for members in trajectories.values():
-        passed = [turn.passed for _, row in members for turn in row.record.turns]
+        passed = [turn["passed"] for _, row in members for turn in row.record["turns"]]
         if any(tests is None for tests in passed):
             raise ValueError("VeRPO needs the outcome of every test at every turn: cobalt.judge_every_turn=true")
         outcomes.append(np.asarray(passed, np.float64))
-        solved.append(members[-1][1].record.solved)
+        solved.append(members[-1][1].record["solved"])
     of_group = advantages(outcomes, solved, settings)
     for members, values in zip(trajectories.values(), of_group, strict=True):
-        spans = [(place, turn.start, turn.stop) for place, row in members for turn in row.record.turns]
-        for (place, start, stop), value in zip(spans, values, strict=True):
-            result[place, start:stop] = float(value)
+        turns = [(number, turn) for number, row in members for turn in row.record["turns"]]
+        for (number, turn), value in zip(turns, values, strict=True):
+            result[number, turn["start"] : turn["stop"]] = float(value)
     return bool(np.abs(np.concatenate(of_group)).max() < _ROUNDING)

@@ -26,12 +26,9 @@ def micro_batch_loss(config: Any, model_output: Any, data: Any, dp_group: Any = 
     Args:
         config: veRL's `ActorConfig`; `loss_agg_mode` must be "token-mean".
         model_output: What the model made of the micro-batch.
-        data: The micro-batch, a TensorDict of s samples: `response_mask` (s, response length), nested or padded, and
+        data: The micro-batch of s samples: `response_mask` (s, response length), nested or padded, and
             `global_batch_size`, the samples of the mini-batch on all ranks.
-        dp_group: Not used; veRL hands it to every loss.
-
-    Returns:
-        The loss (scalar) and its metrics.
+        dp_group: Of veRL.
     """
     from verl.utils import tensordict_utils
     from verl.workers.utils.losses import ppo_loss
@@ -41,8 +38,8 @@ def micro_batch_loss(config: Any, model_output: Any, data: Any, dp_group: Any = 
     # A micro-batch of padding has no token, and a loss of 0.
     scaled = max(1, tokens) * data["global_batch_size"] / len(data)
     tensordict_utils.assign_non_tensor(data, batch_num_tokens=scaled)
-    loss, metrics = ppo_loss(config, model_output, data, dp_group)
-    return loss, metrics
+    result: tuple[Any, dict[str, Any]] = ppo_loss(config, model_output, data, dp_group)
+    return result
 
 
 def worker_loss(config: Any) -> Loss | None:

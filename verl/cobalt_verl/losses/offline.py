@@ -22,16 +22,9 @@ from cobalt.reward.offline import OfflineSettings
 def token_losses(
     settings: OfflineSettings, log_probs: torch.Tensor, advantages: torch.Tensor, start: torch.Tensor | None
 ) -> torch.Tensor:
-    """The loss of each token, see the module.
+    """The loss of each token by l, A and l0 of shape (tokens), see the module.
 
-    Args:
-        settings: Which terms there are.
-        log_probs: l, of shape (tokens).
-        advantages: A, of the same shape.
-        start: l0, of the same shape; None only if `settings` needs none.
-
-    Returns:
-        Of the same shape.
+    `start`, which is l0, may be None if `settings` needs none.
     """
     if not settings.needs_start:
         return -advantages * log_probs
@@ -51,18 +44,14 @@ def token_losses(
 def offline_loss(
     settings: OfflineSettings, model_output: Any, data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The loss of a micro-batch, as veRL's training worker calls it.
+    """The loss of a micro-batch (scalar) and no metrics, as veRL's training worker calls it.
 
     Args:
         settings: Which terms there are.
         model_output: `log_probs`, nested (samples, tokens); the value at a token is about the token after it.
-        data: The micro-batch, a TensorDict with `loss_mask` and `advantages`, and `start_log_probs` where they are
-            needed, placed like the log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and
-            `dp_size`.
-        dp_group: Not used; veRL hands it to every loss.
-
-    Returns:
-        The loss (scalar), and no metrics.
+        data: The micro-batch: `loss_mask`, `advantages` and, where they are needed, `start_log_probs`, placed like the
+            log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and `dp_size`.
+        dp_group: Not used.
     """
     start = data["start_log_probs"].values() if settings.needs_start else None
     losses = token_losses(settings, model_output["log_probs"].values(), data["advantages"].values(), start)

@@ -20,7 +20,6 @@ class EpisodeTrainer(CobaltTrainer):
 
     @property
     def _updates(self) -> int:
-        """Updates of a step."""
         return int(self.config.data.train_batch_size // self.config.actor_rollout_ref.actor.ppo_mini_batch_size)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:

@@ -39,11 +39,7 @@ LogProbs = npt.NDArray[np.float32]
 
 
 class OfflineTrainer:
-    """One rank of a training run.
-
-    Args:
-        config: The whole configuration (`cobalt_verl/config/offline.yaml`). The process group must exist.
-    """
+    """One rank of a training run by a whole configuration (`cobalt_verl/config/offline.yaml`), in a process group."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -82,19 +78,19 @@ class OfflineTrainer:
         self._steps = min(config.trainer.total_training_steps or most, most)
         optimizer.total_training_steps = self._steps
         self._worker.reset()
-        self._folder = Path(config.trainer.default_local_dir)
-        self._tracking = _tracking(config) if self._is_first else None
+        self._output = Path(config.trainer.default_local_dir).parent
+        self._tracking = None
+        if self._is_first:
+            names = config.trainer.project_name, config.trainer.experiment_name
+            self._tracking = Tracking(*names, list(config.trainer.logger), OmegaConf.to_container(config, resolve=True))
+            add_metrics_file(self._tracking.logger)
 
     @property
     def _is_first(self) -> bool:
         return bool(torch.distributed.get_rank() == 0)
 
     def fit(self, step: int) -> None:
-        """Train to the end.
-
-        Args:
-            step: The step of the checkpoint to go on from; 0: the beginning.
-        """
+        """Train to the end, from the checkpoint of a step on; 0: from the beginning."""
         exit_code = 1
         try:
             self._train_from(step)
@@ -108,10 +104,9 @@ class OfflineTrainer:
         start_of_validation = self._start("validation", self._validation)
         start_of_training = self._start("train", self._train) if self._settings.needs_start else None
         if step:
-            self._engine.load_checkpoint(str(self._folder / f"global_step_{step}" / "actor"))
+            self._engine.load_checkpoint(str(checkpoints.path_of(self._output, step) / "actor"))
         elif self._validation:
-            self._begin("validate", 0)
-            self._log(0, self._validated(start_of_validation))
+            self._log(0, self._validated(start_of_validation, 0))
         while step < self._steps:
             step += 1
             began = time.monotonic()
@@ -119,36 +114,25 @@ class OfflineTrainer:
             self._begin("update", step)
             metrics = self._updated(places, start_of_training)
             metrics["timing_s/step"] = time.monotonic() - began
-            last = step == self._steps
-            if self._validation and (last or (self._test_every and step % self._test_every == 0)):
-                self._begin("validate", step)
-                metrics |= self._validated(start_of_validation)
-            if last or (self._save_every and step % self._save_every == 0):
-                self._begin("checkpoint", step)
+            if self._validation and self._due(step, self._config.trainer.test_freq):
+                metrics |= self._validated(start_of_validation, step)
+            if self._due(step, self._config.trainer.save_freq):
                 self._save(step, metrics)
             self._log(step, metrics)
+
+    def _due(self, step: int, every: int) -> bool:
+        return step == self._steps or (every > 0 and step % every == 0)
 
     def _begin(self, phase: str, step: int) -> None:
         """Report a phase; the first rank does it for all."""
         if self._is_first:
             progress.begin(phase, step, self._steps)
 
-    @property
-    def _test_every(self) -> int:
-        return max(0, int(self._config.trainer.test_freq))
-
-    @property
-    def _save_every(self) -> int:
-        return max(0, int(self._config.trainer.save_freq))
-
     def _places(self, step: int) -> list[int]:
         """Which groups a step trains on; a step may end one epoch and begin the next."""
-        size: int = self._config.data.train_batch_size
-        return [self._place(number) for number in range((step - 1) * size, step * size)]
-
-    def _place(self, number: int) -> int:
-        epoch, at = divmod(number, len(self._train))
-        return int(epoch_order(self._config.data.seed, epoch, len(self._train))[at])
+        size, groups = self._config.data.train_batch_size, len(self._train)
+        order = partial(_epoch_order, self._config.data.seed, groups)
+        return [int(order(number // groups)[number % groups]) for number in range((step - 1) * size, step * size)]
 
     def _updated(self, places: Sequence[int], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
         """One update of the policy on some groups; what is known of it."""
@@ -168,9 +152,9 @@ class OfflineTrainer:
             data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
         )
         counts["training/equal_groups"] = equal_groups(groups)
-        found = tensordict_utils.get(self._worker.train_batch(data=data), "metrics")
+        metrics = tensordict_utils.get(self._worker.train_batch(data=data), "metrics")
         named = {name: f"actor/{name}" for name in ("loss", "grad_norm", "lr")}
-        return {named.get(name, name): float(np.mean(value)) for name, value in found.items()} | counts
+        return {named.get(name, name): float(np.mean(value)) for name, value in metrics.items()} | counts
 
     def _tensors(
         self, groups: Sequence[TokenGroup], places: Sequence[Place], start: Sequence[LogProbs] | None = None
@@ -201,10 +185,9 @@ class OfflineTrainer:
                 continue
             data = self._tensors(groups, places)
             tensordict_utils.assign_non_tensor(data, compute_loss=False)
-            for place, found in zip(places, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True):
+            for place, values in zip(places, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True):
                 if place.counts:
-                    row = groups[place.group].rows[place.row]
-                    own[place.group, place.row] = response_values(row, found)
+                    own[place.group, place.row] = response_values(groups[place.group].rows[place.row], values)
         gathered = [own]
         if self._ranks > 1:
             gathered = [{} for _ in range(self._ranks)]
@@ -214,7 +197,7 @@ class OfflineTrainer:
 
     def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
         """The log-probs under the starting policy, from the run's folder if they are there. Call it before training."""
-        path = self._folder.parent / f"start_{name}.npz"
+        path = self._output / f"start_{name}.npz"
         lengths = [len(row.response) for group in groups for row in group.rows]
         if not path.exists():
             values = self._log_probs(groups)
@@ -232,50 +215,40 @@ class OfflineTrainer:
             parts = iter(np.split(kept["log_probs"], np.cumsum(lengths)[:-1]))
         return [[next(parts) for _ in group.rows] for group in groups]
 
-    def _validated(self, start: Sequence[Sequence[LogProbs]]) -> dict[str, float]:
+    def _validated(self, start: Sequence[Sequence[LogProbs]], step: int) -> dict[str, float]:
         """How the policy sees the responses of the validation groups."""
-        now = self._log_probs(self._validation)
-        return validation_metrics(self._validation, now, start)
+        self._begin("validate", step)
+        return validation_metrics(self._validation, self._log_probs(self._validation), start)
 
     def _save(self, step: int, metrics: dict[str, float]) -> None:
         """Write a checkpoint; it counts as whole when it is named as the last. Then older ones are removed."""
-        output = self._folder.parent
-        self._engine.save_checkpoint(local_path=str(checkpoints.path_of(output, step) / "actor"), global_step=step)
+        self._begin("checkpoint", step)
+        folder = checkpoints.path_of(self._output, step)
+        self._engine.save_checkpoint(local_path=str(folder / "actor"), global_step=step)
         torch.distributed.barrier()
         if self._is_first:
-            checkpoints.keep_metrics(output, step, metrics)
-            checkpoints.name_last(output, step)
+            checkpoints.keep_metrics(self._output, step, metrics)
+            checkpoints.name_last(self._output, step)
             keep = self._config.trainer.max_ckpt_to_keep
             if keep is not None:
-                best = run_folder.best_step(output)
-                checkpoints.prune(output, keep, () if best is None else (best,))
+                best = run_folder.best_step(self._output)
+                checkpoints.prune(self._output, keep, () if best is None else (best,))
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
         if self._tracking is not None:
             self._tracking.log(metrics, step)
 
 
-def _tracking(config: Any) -> Tracking:
-    """Where metrics go: what the configuration names, and the run's metrics file."""
-    trainer = config.trainer
-    whole = OmegaConf.to_container(config, resolve=True)
-    tracking = Tracking(trainer.project_name, trainer.experiment_name, list(trainer.logger), whole)
-    add_metrics_file(tracking.logger)
-    return tracking
-
-
 @cache
-def epoch_order(seed: int, epoch: int, count: int) -> npt.NDArray[np.int64]:
-    """The order of an epoch's groups."""
+def _epoch_order(seed: int, count: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def equal_groups(groups: Sequence[TokenGroup]) -> float:
     """The share of groups whose rows all have the same advantage, so that they hold no contrast to learn.
 
-    Args:
-        groups: At least one of them with a row; those without (`TokenGroup`) do not count. With the estimator sft,
-            which compares no rewards, the share is 1.
+    Groups without a row do not count; at least one must have one. With the estimator sft, which compares no rewards,
+    the share is 1.
     """
     advantages = [[row.advantage for row in group.rows] for group in groups if group.rows]
     return float(np.mean([max(values) - min(values) < _ROUNDING for values in advantages]))
@@ -298,12 +271,10 @@ def validation_metrics(
     """
     rows = [row for group in groups for row in group.rows]
     values = [value for group in now for value in group]
-    starts = [value for group in start for value in group]
-    metrics = {}
+    change = np.concatenate(values).astype(np.float64) - np.concatenate([value for group in start for value in group])
+    metrics = {"validation/kl": float((np.exp(change) - change - 1).mean())}
     for name, wanted in (("accepted", True), ("other", False)):
         chosen = [value for row, value in zip(rows, values, strict=True) if row.accepted is wanted]
         if chosen:
             metrics[f"validation/{name}_log_prob"] = float(np.concatenate(chosen).mean())
-    change = np.concatenate(values).astype(np.float64) - np.concatenate(starts)
-    metrics["validation/kl"] = float((np.exp(change) - change - 1).mean())
     return metrics

@@ -1,10 +1,9 @@
 """VeRL's synchronous trainer with an average of the loss, reward metrics, a metrics file, phase lines, checkpoints.
 
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
-metrics, and so does the time that a step waited for rewards. The metrics file is appended to; veRL's own file logger
-begins a new file at every start. Each phase of a step is reported (`cobalt_verl.progress`), and handed to the workers
-with the batch. A checkpoint gets the metrics of its step, and older ones are removed only when it is whole
-(`cobalt.training.checkpoints`).
+metrics, and so does the time that a step waited for rewards. The metrics file is appended to. Each phase of a step is
+reported (`cobalt_verl.progress`). A checkpoint gets the metrics of its step, and older ones are removed only when it is
+whole (`cobalt.training.checkpoints`).
 """
 
 import time
@@ -17,30 +16,18 @@ import numpy as np
 import ray
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-from verl.utils.seqlen_balancing import log_seqlen_unbalance
 from verl.workers.engine_workers import ActorRolloutRefWorker
-from verl.workers.rollout.llm_server import LLMServerClient
 
 from cobalt.training import checkpoints, run_folder
 from cobalt.training.templates import opened_by_template
 from cobalt_verl import progress
-from cobalt_verl.agent_loops.one_engine import OneEngineClient
 from cobalt_verl.episodes import last_keys, prompt_of
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file, numbers
 from cobalt_verl.reporting_worker import ReportingWorker
 from cobalt_verl.scoring import VERDICT_AT
-
-_NOT_FOR_WORKERS = frozenset(("uid", "data_source", "reward_model", "raw_prompt", "extra_fields", "num_turns"))
-"""Fields of rows that the trainer alone reads. Workers are handed all others: what they need depends on the loss."""
-_INPUTS = (
-    "input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask", "multi_modal_inputs",
-    "routed_experts",
-)  # fmt: skip
-"""What a model's log-probs need, of what is there; before the first of them nothing says what is there."""
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
@@ -60,14 +47,6 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
             buffer.max_inflight_gen_batches = groups.max_inflight_gen_batches
             buffer.train_batch_size, buffer.gen_batch_size = self.config.data.train_batch_size, 1
         return buffer
-
-    def get_llm_client(self) -> LLMServerClient:
-        """The client of the engines."""
-        manager = self.llm_server_manager
-        if len(manager.server_handles) > 1:
-            return super().get_llm_client()
-        server = (manager.server_addresses[0], manager.server_handles[0])
-        return manager.get_client(client_cls=OneEngineClient, server=server)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -94,12 +73,12 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     def on_validate_begin(self) -> None:
         """Open the metrics file, if a validation comes first."""
         self._begin("validate")
-        self._open_metrics()
+        add_metrics_file(self.logger.logger)
         super().on_validate_begin()
 
     def on_train_begin(self) -> None:
         """Open the metrics file."""
-        self._open_metrics()
+        add_metrics_file(self.logger.logger)
         super().on_train_begin()
 
     def on_step_begin(self) -> None:
@@ -113,25 +92,10 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         super().on_step_end()
 
     def _begin(self, phase: str, batch: KVBatchMeta | None = None) -> None:
-        """Report a phase, and let the workers report it that are handed the batch; they get no field of text."""
-        where = progress.begin(phase, self.global_steps, self.total_training_steps)
+        """Report a phase, and let the workers report it that are handed the batch."""
+        words = progress.begin(phase, self.global_steps, self.total_training_steps)
         if batch is not None:
-            batch.extra_info[progress.PHASE] = where
-            names = _INPUTS if batch.fields is None else batch.fields
-            batch.fields = [name for name in names if name not in _NOT_FOR_WORKERS]
-
-    def _balance_batch(
-        self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **keywords: Any
-    ) -> KVBatchMeta:
-        """As veRL. With one rank nothing has to be balanced, for which veRL takes a tenth of a second on a CPU."""
-        if self.actor_rollout_wg.world_size > 1:
-            return super()._balance_batch(batch, metrics, logging_prefix, **keywords)
-        whole = upsample_batch_to_divisible_size(
-            batch, self._get_required_batch_multiple(1), self.tokenizer.eos_token_id
-        )
-        lengths = [tag["seq_len"] for tag in whole.tags]
-        metrics.update(log_seqlen_unbalance(lengths, [list(range(len(lengths)))], prefix=logging_prefix))
-        return whole
+            batch.extra_info[progress.PHASE] = words
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         self._begin("log-probs", batch)
@@ -144,9 +108,6 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         self._begin("update", batch)
         return super()._update_actor(batch, metrics)
-
-    def _open_metrics(self) -> None:
-        add_metrics_file(self.logger.logger)
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
         """As veRL; what the step leaves is kept for its checkpoint."""
@@ -190,15 +151,15 @@ def reward_metrics(parts: Sequence[Mapping[str, float]], prompts: Sequence[str])
         last digit, so that GRPO learns nothing from them; if the parts say when they were computed (`VERDICT_AT`), also
         `timing_s/reward_wait`: the seconds of `timing_s/gen` from the end of the last response to the last verdict.
     """
-    found = {
+    metrics = {
         f"reward/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0] if name != VERDICT_AT
     }
     if "score" in parts[0]:  # a reward function of the user's own may return a bare number
         scores: dict[str, set[float]] = defaultdict(set)
         for prompt, part in zip(prompts, parts, strict=True):
             scores[prompt].add(part["score"])
-        found["reward/equal_groups"] = float(np.mean([len(of_prompt) == 1 for of_prompt in scores.values()]))
+        metrics["reward/equal_groups"] = float(np.mean([len(of_prompt) == 1 for of_prompt in scores.values()]))
     if VERDICT_AT in parts[0]:
         last_response = max(part[VERDICT_AT] - part["judge_seconds"] for part in parts)
-        found["timing_s/reward_wait"] = max(part[VERDICT_AT] for part in parts) - last_response
-    return found
+        metrics["timing_s/reward_wait"] = max(part[VERDICT_AT] for part in parts) - last_response
+    return metrics
