@@ -14,11 +14,9 @@ from support import write_lines
 from test_asserting import VALUES
 from test_scripts import assert_user_error, run
 
-from cobalt.datasets.evalplus import mbpp_plus_row as mbpp_plus_row_of
 from cobalt.datasets.humaneval import HumanEvalSettings, humaneval, read_tasks, recorded_suite
 from cobalt.datasets.recorder import recorded, source_of
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
-from cobalt.judge.inside.evalplus_check import accepts
 from cobalt.judge.inside.numpy_stand_in import np
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
@@ -68,37 +66,6 @@ def mbpp_plus_row(**fields):
         "test_list": ["assert set(common((1, 2), (2, 3))) == {math.floor(2.5)}"],
         "test": "inputs = [[(1, 2), (2, 3)], [(), (1,)]]\nresults = [(2,), ()]\n"
         "for i, (inp, exp) in enumerate(zip(inputs, results)):\n    assert set(common(*inp)) == set(exp)\n",
-    } | fields
-
-
-def released(**fields):
-    """A row in the schema of `HumanEvalPlus.jsonl.gz`: the reference changes its argument."""
-    return {
-        "task_id": "HumanEval/1",
-        "prompt": 'import math\n\ndef root_of_largest(numbers):\n    """The root of the largest number."""\n',
-        "entry_point": "root_of_largest",
-        "canonical_solution": "    numbers.sort()\n    return math.sqrt(numbers.pop())\n",
-        "test": "def check(candidate):\n    assert candidate([4]) == 2\n",
-        "contract": "    assert numbers\n",
-        "base_input": [[[4, 1]]],
-        "plus_input": [[[2]], [[0.5, 3]]],
-        "atol": 0,
-    } | fields
-
-
-def released_mbpp(**fields):
-    """A row in the schema of `MbppPlus.jsonl.gz`: arguments that JSON has as lists are tuples."""
-    return {
-        "task_id": "Mbpp/2",
-        "prompt": '"""\nWrite a function to find the shared elements from the given two lists.\n'
-        'assert set(similar_elements((3, 4, 5), (5, 7, 4))) == {4, 5}\n"""\n',
-        "entry_point": "similar_elements",
-        "canonical_solution": "\ndef similar_elements(a, b):\n    assert type(a) is type(b) is tuple\n    return tuple(set(a) & set(b))\n",
-        "contract": "    assert True\n",
-        "assertion": "import math\nassert set(similar_elements((3, 4, 5), (5, 7, 4))) == {4, math.floor(5.5)}\n",
-        "base_input": [[[3, 4, 5], [5, 7, 4]]],
-        "plus_input": {},
-        "atol": 0,
     } | fields
 
 
@@ -181,11 +148,7 @@ def test_mbpp_plus_shows_its_assertions(tmp_path):
     [
         ("humaneval", row(test=None)), ("humaneval", row(prompt="def decode(word:")), ("humaneval", row(test="def check(")),
         ("humaneval", row(entry_point=3)), ("mbpp_plus", mbpp_plus_row(test_list="x")), ("mbpp_plus", mbpp_plus_row(task_id=None)),
-        ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])), ("humaneval", row(plus_input=[])),
-        ("humaneval_plus", released(plus_input=[1])), ("humaneval_plus", released(base_input=None)), ("humaneval_plus", released(atol=-1)),
-        ("humaneval_plus", released(canonical_solution=2)), ("mbpp_plus", released_mbpp(task_id="Mbpp/x")),
-        ("mbpp_plus", released_mbpp(prompt="pass")), ("mbpp_plus", released_mbpp(base_input=[[1, 2]])),
-        ("mbpp_plus", released_mbpp(assertion="assert (")), ("humaneval_plus", plus_row(test=3)),
+        ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])), ("mbpp_plus", mbpp_plus_row(code=None)), ("humaneval_plus", plus_row(test=3)),
     ],
 )  # fmt: skip
 def test_malformed_rows_are_left_out_and_counted(tmp_path, data_set, bad):
@@ -265,68 +228,6 @@ async def test_plus_checks_run_without_numpy_and_with_its_tolerance(tmp_path, ju
     close = "def mean(numbers):\n    return sum(numbers) / len(numbers) + 1e-8"
     far = close.replace("1e-8", "1e-3")
     assert [(await judge.judge(program, suite)).all_passed for program in (close, far)] == [True, False]
-
-
-@pytest.mark.sandbox
-async def test_a_release_of_humaneval_plus_is_judged_against_its_reference(tmp_path, judge):
-    [task] = tasks(tmp_path, [released()], "humaneval_plus")
-    suite = await recorded_suite(task, judge)
-    assert suite is not None
-    assert suite.inputs[0].split("\n") == [f"root_of_largest({numbers})" for numbers in ([4, 1], [2], [0.5, 3])]
-    function = "def root_of_largest(numbers):\n    return max(numbers) ** 0.5"
-    verdicts = [
-        await judge.judge(function + more, suite) for more in ("", " + 1e-7", " + 1e-4", " if len(numbers) > 1 else 0")
-    ]
-    assert [verdict.all_passed for verdict in verdicts] == [True, True, False, False]
-
-
-@pytest.mark.sandbox
-async def test_a_release_of_mbpp_plus_has_tuples_and_compares_as_evalplus_does(tmp_path, judge):
-    [task] = tasks(tmp_path, [released_mbpp()], "mbpp_plus")
-    assert (task.id, task.fn_name) == ("MBPP+/2", "similar_elements")
-    assert task.question.count("assert ") == 1
-    assert task.shown.inputs == ("import math\nsimilar_elements((3, 4, 5), (5, 7, 4))",)
-    suite = await recorded_suite(task, judge)
-    assert suite is not None
-    assert suite.inputs == ("similar_elements((3, 4, 5, ), (5, 7, 4, ))",)
-    in_lists = "def similar_elements(a, b):\n    return [x for x in b if x in a]"
-    results = [
-        await judge.judge(code, suite) for code in (task.reference, in_lists, in_lists.replace("in b", "in b[1:]"))
-    ]
-    assert [result.all_passed for result in results] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "out", "expected", "atol", "right"),
-    [
-        ("f", [1], 2, 2, 0, True), ("f", [1], 2.0, 2 + 1e-8, 0, True), ("f", [1], 2, 2.0 + 1e-8, 0, False),
-        ("f", [1], [1.0, 2.0], [1.0, 2.0 + 1e-8], 0, True), ("f", [1], [1.0], [1.0, 2.0], 0, False), ("f", [1], (1.0,), [1.0], 0, False),
-        ("f", [1], 2.05, 2.0, 0.1, True), ("f", [1], "a", "b", 0, False), ("f", [1], [], [], 0, True),
-        ("find_zero", [[-4, 0, 1]], -2.0, 2.0, 1e-4, True), ("find_zero", [[-4, 0, 1]], 2.1, 2.0, 1e-4, False),
-        ("Diff", [[1], [2]], (2, 1, 1), [1, 2], 0, True), ("Diff", [[1], [2]], [2], [1, 2], 0, False),
-        ("check_str", ["a"], True, "match", 0, True), ("check_str", ["a"], "anything", "match", 0, True),
-        ("check_str", ["a"], False, "match", 0, False), ("check_str", ["b"], None, None, 0, True), ("check_str", ["b"], 0, None, 0, False),
-        ("sum_div", [7], 0, 1, 0, True), ("sum_div", [7], 2, 1, 0, False), ("are_equivalent", [36, 57], 1, 2, 0, True),
-        ("surface_Area", [3, 4], 33, 33, 0, True), ("surface_Area", [3, 4], 35, 33, 0, True), ("surface_Area", [3, 4], 34, 33, 0, False),
-        ("digit_distance_nums", [12, 345], 9, 6, 0, True), ("digit_distance_nums", [12, 345], 6, 6, 0, True), ("digit_distance_nums", [12, 345], 7, 6, 0, False),
-    ],
-)  # fmt: skip
-def test_values_are_compared_as_evalplus_compares_them(name, arguments, out, expected, atol, right):
-    assert accepts(name, arguments, out, expected, atol) is right
-
-
-@pytest.mark.parametrize(
-    ("number", "given", "meant"),
-    [
-        (1, [[1], [2]], [[1], [2]]), (116, [[1, 2]], [(1, 2)]), (63, [[[1, 2]]], [[(1, 2)]]), (75, [[[1, 2]], 6], [[(1, 2)], 6]),
-        (106, [[5], [9, 1]], [[5], (9, 1)]), (307, [["a", 5, []], 2, 50], [("a", 5, []), 2, 50]), (115, [[[1], []]], [[{1}, {}]]),
-        (124, [0.0, "1j"], [0.0, 1j]), (252, ["1+2j"], [1 + 2j]), (259, [[[1, 2]], [[3, 4]]], [((1, 2),), ((3, 4),)]),
-        (278, [[1, [2, 3]]], [(1, (2, 3))]), (580, [[1, [2, [3]]]], [(1, (2, (3,)))]), (722, [{"a": [1, 2]}, 3], [{"a": (1, 2)}, 3]),
-    ],
-)  # fmt: skip
-def test_arguments_that_json_cannot_hold_are_known_by_the_tasks_number(number, given, meant):
-    row = mbpp_plus_row_of(released_mbpp(task_id=f"Mbpp/{number}", base_input=[given]))
-    assert f"inputs = {[meant]!r}\n" in row["test"]
 
 
 @pytest.mark.sandbox

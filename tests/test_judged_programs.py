@@ -18,7 +18,6 @@ from cobalt.episode import load_prompts, program_of
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.problems.problem import load_problems
 from cobalt.reward import compute_reward
-from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path, open_manifest
 from cobalt.stage.records import read_records
@@ -184,17 +183,6 @@ def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is
     assert groups[0].messages[-1]["content"] == "Square it."
 
 
-def test_an_evaluated_single_turn_result_is_refused_because_it_does_not_say_its_prompts(tmp_path):
-    evaluated = tmp_path / "evaluation.jsonl"
-    evaluate_samples(SamplesSettings(pocket_run(tmp_path, instruction="Square it."), evaluated))
-    for name in ("evaluation.run.json", "none"):
-        with pytest.raises(UserError, match=r"evaluation\.jsonl .*eval_single_turn\.py"):
-            convert(evaluated, tmp_path, prompts="pocket")
-        (tmp_path / name).unlink(missing_ok=True)
-    _, groups = convert(evaluated, tmp_path, responses="programs")
-    assert set(statuses(groups)) == {"0/0", "1/0"}
-
-
 @pytest.mark.parametrize("content", ['{"arguments": []}', "{}", "[]", "garbage", "[" * 100000, None])
 def test_a_broken_manifest_of_an_input_is_refused_by_its_name(tmp_path, content):
     file = pocket_run(tmp_path, instruction="Square it.")
@@ -267,13 +255,6 @@ def test_a_prompt_set_that_words_the_problems_is_recorded(tmp_path):
         convert(file, tmp_path, responses="programs", prompts="pocket")
     convert(pocket_run(tmp_path), tmp_path, "single", prompts="pocket")
     assert recorded_prompts(tmp_path, "single") == load_prompts("pocket").digests
-
-
-def test_a_record_without_a_prompt_among_those_that_bring_theirs_is_refused(tmp_path):
-    records = [thought_run([[(2, 2)], [(1, 1)]]) | {"id": identifier} for identifier in ("a", "b")]
-    del records[1]["conversations"]
-    with pytest.raises(UserError, match=r"e\.jsonl: record 'b'.*conversations"):
-        convert(write_lines(tmp_path / "e.jsonl", records), tmp_path)
 
 
 SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
@@ -360,11 +341,6 @@ def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, 
     assert made["require_thinking"] == str(flawed).lower()
 
 
-def test_whether_thinking_is_required_is_read_only_for_recorded_rewards(tmp_path):
-    with pytest.raises(UserError, match="require_thinking"):
-        JudgedSettings(input_files=(tmp_path / "s.jsonl",), output_dir=tmp_path, require_thinking="false")
-
-
 def test_recorded_rewards_of_first_responses_need_no_conversation(tmp_path):
     kinds = [["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"]]
     record = single_turn(kinds)
@@ -423,21 +399,6 @@ def test_settings_that_do_not_go_with_recorded_rewards_are_refused(tmp_path, fie
         convert(file, tmp_path, rewards_from="recorded", **fields)
     with pytest.raises(UserError, match="rewards_from"):
         convert(write_lines(tmp_path / "a.jsonl", [apps([])]), tmp_path, rewards_from="recorded")
-
-
-@pytest.mark.parametrize(
-    ("fields", "names"),
-    [
-        ({"responses": "turns"}, r"a\.jsonl.*responses is turns"),
-        ({"responses": "programs"}, r"a\.jsonl.*responses is programs"),
-        ({"rewards": RewardLevels(runtime_bonus=1.0)}, r"rewards\.runtime_bonus.*CodeNet"),
-    ],
-)
-def test_settings_that_recorded_programs_do_not_have_a_use_for_are_refused(tmp_path, fields, names):
-    file = write_lines(tmp_path / "a.jsonl", [apps([{"code": "x", "result": False}])])
-    with pytest.raises(UserError, match=names):
-        convert(file, tmp_path, **fields)
-    assert not (tmp_path / "out").exists()
 
 
 def test_recorded_programs_and_those_of_a_model_are_one_pool(tmp_path):

@@ -2,9 +2,8 @@
 
 APPS has the fields `problem_id`, `question`, `solutions`, `input_output`, `difficulty` and `starter_code`. APPS+ is one
 JSON array whose items have `inputs`, `outputs`, `starter_code` and `canonical_solution`; `question` and `difficulty`
-are expected as in APPS. Tests are on standard input or call a function, and all of them are hidden tests. Where they
-can be read in several ways (`cobalt.datasets.readings`), recorded solutions decide; without one the reading of APPS's
-grader holds. A row that cannot be read is left out and counted.
+are expected as in APPS. All tests are hidden. Where they can be read in several ways (`cobalt.datasets.readings`),
+recorded solutions decide; without one the reading of APPS's grader holds.
 """
 
 import re
@@ -76,15 +75,7 @@ class AppsSettings:
 
 
 class Task(NamedTuple):
-    """A row, read.
-
-    Attributes:
-        id: With the name of the data set before it.
-        difficulty: As the data set has it; None if it has none.
-        question: The statement; with the starter code, for problems that call a function.
-        readings: What its tests may mean, the likelier first; none if there are no tests that can be read.
-        programs: Recorded solutions, ready to be judged.
-    """
+    """A row, read: `readings` is what its tests may mean, the likelier first; `programs` are recorded solutions."""
 
     id: str
     difficulty: str | None
@@ -131,10 +122,7 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
 
 
 def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:
-    """The tasks to keep, in the order of the source; rows are counted by what becomes of them.
-
-    Rows without a difficulty are kept unless some difficulties are asked for.
-    """
+    """The tasks to keep; those without a difficulty are kept unless some difficulties are asked for."""
     read = read_apps if settings.data_set == "apps" else read_apps_plus
     for task in read_each(_rows(settings), read, "problem_id", tally):
         possible = {task.difficulty} if task.difficulty is not None else set(DIFFICULTIES)
@@ -173,10 +161,7 @@ def read_apps(row: Mapping[str, Any]) -> Task:
 
 
 def read_apps_plus(row: Mapping[str, Any]) -> Task:
-    """Read an item of APPS+, where the arguments of a test are a list, and the input of a program is a text.
-
-    Raises UserError, which names the field, if one is bad.
-    """
+    """Read an item of APPS+, where the arguments of a test are a list, and the input of a program is a text."""
     inputs, outputs = field_of(row, "inputs"), field_of(row, "outputs")
     function = _FUNCTION.search(optional(row, "starter_code", text_of, ""))
     called = function is not None and isinstance(inputs, list) and all(isinstance(item, list) for item in inputs)

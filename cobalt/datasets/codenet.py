@@ -6,21 +6,20 @@ does each problem. Nothing is run and nothing is judged.
 
 import csv
 import hashlib
+import io
 import logging
 import re
-import tempfile
 import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
 import tyro
 
-from cobalt.datasets.codenet_files import CodeNetFiles, Sources, find_files, open_regular, read_sources
+from cobalt.datasets.codenet_files import Sources, read_descriptions, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.groups import Status
@@ -57,7 +56,6 @@ _COLUMNS = (
 )  # fmt: skip
 _DIGITS = 12
 """Most digits of a time, a memory or a size."""
-_LANGUAGE = "Python"
 # "Python" alone may be either, and numbers after "PyPy3" are PyPy's own.
 _VERSION = re.compile(r"(?:Python \(|(?:Python|PyPy) ?)([23])")
 
@@ -95,23 +93,10 @@ class CodeNetSettings(GroupSettings):
     figures: Literal["keep", "drop"] = "keep"
     """Problems whose page has figures, which statements lose."""
 
-    def __post_init__(self) -> None:
-        """Raise UserError if a setting is out of its range."""
-        super().__post_init__()
-        if not self.input_paths:
-            raise UserError("no input is named: give the folder or archive of Project CodeNet by --input_paths")
-
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A judged Python submission.
-
-    Attributes:
-        id: `sNNNNNNNNN`.
-        status: What became of it.
-        cpu_time: In milliseconds; 0 for a compile error.
-        version: The Python that its language names, 2 or 3; None: it may be either.
-    """
+    """A judged Python submission: its milliseconds, 0 for a compile error, and the Python that its language names."""
 
     id: str
     status: Status
@@ -126,45 +111,24 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
     Raises:
         UserError: bad input, or results that cannot be written or that other settings or other data made.
     """
-    for path in settings.input_paths:
-        try:
-            path.stat()
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from None
     check_files([path for path in settings.input_paths if not path.is_dir()], settings.results)
     prompts = load_prompts(settings.prompts)
     writer = GroupWriter(settings, "codenet")
     arguments = writer.arguments("codenet", prompts.digests)
     arguments |= {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
-    reader = _Reader(settings, prompts, writer)
-    with (
-        whole(settings.results, arguments, settings.evaluation_files) as result,
-        tempfile.TemporaryDirectory(prefix="codenet-") as scratch,
-    ):
-        files = find_files(settings.input_paths, Path(scratch))
-        statements = {}
-        for problem, page in sorted(files.pages.items()):
-            with _opened(page) as handle:
-                statements[problem] = read_statement(handle.read())
+    with whole(settings.results, arguments, settings.evaluation_files) as result:
+        rows, pages = read_descriptions(settings.input_paths)
+        statements = {problem: read_statement(page) for problem, page in sorted(pages.items())}
         splits = split_problems(settings, {name: one.text for name, one in statements.items()})
-        writer.write(result, reader.problems(files, statements, splits), splits)
+        reader = _Reader(settings, prompts, writer)
+        writer.write(result, reader.problems(rows, statements, splits), splits)
         content = f"{reader.content:064x}"
         for path in settings.results:  # the data is too large to be read once more for a digest before
             if (read_summary(path) or {}).get("content", content) != content:
                 raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
-        summary = writer.summary() | {"pages": _pages(statements.values())}
-        result.summary = summary | {"content": content}
-    return groups_made(summary, "CodeNet", settings.output_dir)
-
-
-@contextmanager
-def _opened(path: Path, newline: str | None = None) -> Iterator[IO[str]]:
-    try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline=newline, opener=open_regular) as handle:
-            yield handle
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        result.summary = writer.summary() | {"pages": _pages(statements.values()), "content": content}
+    return groups_made(result.summary, "CodeNet", settings.output_dir)
 
 
 def _pages(statements: Collection[Statement]) -> dict[str, int]:
@@ -190,20 +154,20 @@ class _Reader:
         self._settings, self._prompts, self._counts = settings, prompts, counts
 
     def problems(
-        self, files: CodeNetFiles, statements: Mapping[str, Statement], splits: Mapping[str, str]
+        self, tables: Mapping[str, str], statements: Mapping[str, Statement], splits: Mapping[str, str]
     ) -> Iterator[JudgedProblem]:
         """The problems that have a statement, each with its programs."""
-        counts, wanted = self._counts, []
-        for problem, metadata in sorted(files.metadata.items()):
+        counts, wanted = self._counts, set()
+        for problem, table in sorted(tables.items()):
             counts.problems[READ] += 1
             why = self._why_dropped(statements.get(problem)) or (None if problem in splits else EVALUATED)
             if why is None:
-                wanted.append(problem)
+                wanted.add(problem)
             else:
                 counts.problems.leave_out(why, problem)
-                counts.programs[why] += len(self._submissions(_python_rows(metadata)))
-        for problem, sources in read_sources(files, wanted):
-            rows = list(_python_rows(files.metadata[problem]))
+                counts.programs[why] += len(self._submissions(_python_rows(problem, table)))
+        for problem, sources in read_sources(self._settings.input_paths, wanted):
+            rows = _python_rows(problem, tables[problem])
             submissions = self._submissions(rows)
             statement = statements[problem]
             self.content ^= _digest(problem, statement, rows, sources)
@@ -242,8 +206,8 @@ class _Reader:
         times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
         candidates = []
         for one in submissions:
-            program = _program(sources.get(one.id))
-            if program is None:
+            program = _program(sources.get(one.id) or b"")
+            if not program:
                 self._counts.programs.leave_out(BAD_SOURCE if one.id in sources else NO_SOURCE, one.id)
                 continue
             reward = rewards.of(one.status)
@@ -261,20 +225,17 @@ def _record(problem: str, statement: Statement, instruction: str) -> dict[str, A
     return {"id": problem, "question": question, "instruction": instruction, "test_cases": tests, "source": "codenet"}
 
 
-def _python_rows(metadata: Path) -> Iterator[dict[str, str]]:
+def _python_rows(problem: str, table: str) -> list[dict[str, str]]:
+    reader = csv.reader(io.StringIO(table))
     try:
-        with _opened(metadata, newline="") as handle:
-            header = next(csv.reader(handle), [])
-            missing = [name for name in _COLUMNS if name not in header]
-            if missing:
-                raise UserError(f"{metadata}: it lacks {', '.join(missing)}: give the metadata as CodeNet has it")
-            # Most rows are of other languages, and telling them takes less than reading them.
-            for row in csv.reader(line for line in handle if f",{_LANGUAGE}," in line):
-                fields = dict(zip(header, row, strict=False))
-                if fields.get("language") == _LANGUAGE:
-                    yield fields
+        header = next(reader, [])
+        missing = [name for name in _COLUMNS if name not in header]
+        if missing:
+            raise UserError(f"metadata/{problem}.csv lacks {', '.join(missing)}: give the metadata as CodeNet has it")
+        rows = [dict(zip(header, row, strict=False)) for row in reader]
     except csv.Error as error:
-        raise UserError(f"{metadata} is not a CSV file ({error})") from None
+        raise UserError(f"metadata/{problem}.csv is not a CSV file ({error})") from None
+    return [row for row in rows if row.get("language") == "Python"]
 
 
 def _submission(row: Mapping[str, str]) -> Submission | str:
@@ -299,14 +260,12 @@ def _submission(row: Mapping[str, str]) -> Submission | str:
     return Submission(text["submission_id"], STATUSES[text["status"]], time, version and int(version[1]))
 
 
-def _program(source: bytes | None) -> str | None:
-    """The text of a source, without a byte-order mark and with plain line ends; None if it is not one."""
-    if source is None:
-        return None
+def _program(source: bytes) -> str:
+    """The text of a source, without a byte-order mark and with plain line ends; "" if it is not one."""
     try:
-        return plain(source.decode("utf-8-sig")) or None
+        return plain(source.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        return None
+        return ""
 
 
 def _refusal(submissions: Sequence[Submission]) -> Refuse:

@@ -1,4 +1,4 @@
-"""Project CodeNet's files: metadata, problem pages and Python sources, from folders or from tar archives.
+"""Project CodeNet's files, from folders or tar archives: metadata, problem pages and Python sources.
 
 | path in the data set | what it holds |
 |---|---|
@@ -6,240 +6,181 @@
 | `problem_descriptions/pNNNNN.html` | a problem's page |
 | `data/pNNNNN/Python/sNNNNNNNNN.py` | a submission's source |
 
-Archives are read as streams, whatever the order of their files: once for the metadata and the pages, of which the
-Python rows and the pages are kept in a temporary folder, and once for the sources, of which those of one problem at a
-time are in memory. Nothing is interpreted here.
-
-The files may come from anybody. Only regular files are read, in folders and in archives: links, pipes and devices among
-the sources are passed over, and elsewhere they are a mistake. No part is read that is larger than such parts are.
+Archives are read twice as streams, whatever the order of their files, and not extracted. The files may come from
+anybody: links, pipes and devices are passed over, and no part is read that is larger than such parts are.
 """
 
 import io
+import lzma
 import os
 import re
-import stat
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+import tarfile
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
-from cobalt.datasets.tar_files import tar_files
 from cobalt.stage.errors import UserError
 
 LARGEST_SOURCE = 1 << 20
 """Bytes. Larger files are not read; online judges accept no such submission."""
-LARGEST_METADATA = 1 << 28
-"""Bytes of a problem's rows. A row has about 100 bytes, and no problem has a million submissions."""
-LARGEST_PAGE = 1 << 24
-"""Bytes of a problem's page, a text whose figures are files of their own."""
-LARGEST_PROBLEM = 1 << 28
-"""Bytes of a problem's sources, which are in memory together: 250,000 of the usual size."""
-LARGEST_COPIES = 1 << 32
-"""Bytes of the pages and Python rows that are copied out of an archive; the whole data set has less than 1 GiB."""
+LARGEST_PART = 1 << 28
+"""Bytes of a problem's rows, of its page, and of its sources together, which are in memory at a time."""
+LARGEST_DESCRIPTIONS = 1 << 32
+"""Bytes of all pages and Python rows, which are in memory; the whole data set has less than 1 GiB."""
+LARGEST_HEADER = 1 << 14
+"""Bytes of a header before a member of an archive. `tarfile` takes a time that grows with the square of the size."""
 
-_PROBLEM = r"p[0-9]{1,20}"
-_SMALL = re.compile(rf"(?:^|/)(metadata/{_PROBLEM}\.csv|problem_descriptions/{_PROBLEM}\.html)$")
-_SOURCE = re.compile(rf"(?:^|/)data/({_PROBLEM})/Python/(s[0-9]{{1,20}})\.\w+$")
-_SOURCE_NAME = re.compile(r"(s[0-9]{1,20})\.\w+")
-
+Read = Callable[[int], bytes | None]
+"""Reads a file of at most so many bytes, once and while it is the current one; None: it is larger."""
 Sources = Mapping[str, bytes | None]
 """The sources of a problem by submission; None for a file over `LARGEST_SOURCE`."""
 
-
-@dataclass(frozen=True, slots=True)
-class CodeNetFiles:
-    """Where the parts of a data set are.
-
-    Attributes:
-        metadata: The file of each problem's rows; of an archive, its header and its Python rows.
-        pages: The file of each problem's page.
-        folders: Folders that hold `data`.
-        archives: Archives that hold sources.
-    """
-
-    metadata: Mapping[str, Path]
-    pages: Mapping[str, Path]
-    folders: tuple[Path, ...]
-    archives: tuple[Path, ...]
+_PROBLEM = r"p[0-9]{1,20}"
+_DESCRIPTION = re.compile(rf"(?:^|/)(metadata|problem_descriptions)/({_PROBLEM})\.(?:csv|html)$")
+_SOURCE = re.compile(rf"(?:^|/)data/({_PROBLEM})/Python/(s[0-9]{{1,20}})\.\w+$")
+_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
+)  # fmt: skip
+_DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError)
 
 
-def find_files(paths: Collection[Path], scratch: Path) -> CodeNetFiles:
-    """Find the files of a data set that is in folders and archives.
+class Descriptions(NamedTuple):
+    """The rows and the page of each problem, as text; of the rows the header and those of Python."""
 
-    Args:
-        paths: Folders (the data set's own, or one that holds it) and archives.
-        scratch: An empty folder for what archives hold of metadata and pages.
+    rows: dict[str, str]
+    pages: dict[str, str]
+
+
+def read_descriptions(paths: Collection[Path]) -> Descriptions:
+    """Read the metadata and the pages of a data set that is in folders and archives.
 
     Raises:
-        UserError: a path is neither or cannot be read, an archive is damaged, a part is too large or not a regular
-            file, or there are no metadata or no sources.
+        UserError: a path cannot be read, an archive is damaged, a part is too large, or there are no metadata or no
+            sources.
     """
-    metadata: dict[str, Path] = {}
-    pages: dict[str, Path] = {}
-    folders, archives = [], []
-    for number, path in enumerate(paths):
-        try:
-            if path.is_dir():
-                root = _root(path)
-                folders += [root] if _is_folder(root / "data") else []
-            else:
-                root = scratch / str(number)
-                archives += [path] if _copy_small_files(path, root) else []
-            metadata |= _files_of(root / "metadata", "csv", LARGEST_METADATA)
-            pages |= _files_of(root / "problem_descriptions", "html", LARGEST_PAGE)
-        except OSError as error:
-            raise UserError(f"cannot read or copy {error.filename or path}: {error.strerror or error}") from None
+    descriptions = Descriptions({}, {})
+    holds_sources, total = False, 0
+    for path in paths:
+        for name, read in _files(path):
+            match = _DESCRIPTION.search(name)
+            if match is None:
+                holds_sources = holds_sources or _SOURCE.search(name) is not None
+                continue
+            content = read(LARGEST_PART)
+            if content is None:
+                raise UserError(f"{path}: {name!r} has more than {LARGEST_PART} bytes, as no file of CodeNet has")
+            if match[1] == "metadata":  # most rows are of other languages
+                lines = io.BytesIO(content)
+                content = lines.readline() + b"".join(line for line in lines if b",Python," in line)
+            total += len(content)
+            if total > LARGEST_DESCRIPTIONS:
+                raise UserError(f"{path}: metadata and pages have more than {LARGEST_DESCRIPTIONS} bytes")
+            texts = descriptions.rows if match[1] == "metadata" else descriptions.pages
+            text = content.decode("utf-8-sig", "replace")
+            texts[match[2]] = text.replace("\r\n", "\n").replace("\r", "\n")
     named = ", ".join(map(str, paths))
-    if not metadata:
-        lacks = f"{named}: there is no metadata/pNNNNN.csv"
-        if folders or archives:
-            raise UserError(f"{lacks}, but there are sources: name the folder or archive of the metadata as well")
-        raise UserError(f"{lacks}: give the folder or archive of Project CodeNet")
-    if not folders and not archives:
+    if not descriptions.rows:
+        raise UserError(f"{named}: there is no metadata/pNNNNN.csv: name the folder or archive of the metadata as well")
+    if not holds_sources:
         raise UserError(f"{named}: there is no source data/pNNNNN/Python/sNNNNNNNNN.py: give the data as well")
-    return CodeNetFiles(metadata, pages, tuple(folders), tuple(archives))
+    return descriptions
 
 
-def read_sources(files: CodeNetFiles, wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:
-    """The sources of problems, one problem at a time.
-
-    Args:
-        files: The data set.
-        wanted: The problems whose sources are wanted.
-
-    Yields:
-        Each wanted problem once, with its sources. Problems in folders come in the order of `wanted`, those in archives
-        in the order of the archive, and then problems without any source.
+def read_sources(paths: Collection[Path], wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:
+    """Each wanted problem once with its sources: in the order of folders and archives, then those without any.
 
     Raises:
-        UserError: a file cannot be read, an archive is damaged, the sources of a problem are in several places, or they
-            are too large together.
+        UserError: a file cannot be read, an archive is damaged, or the sources of a problem are in several places or
+            too large together.
     """
     seen: set[str] = set()
-    from_folders = (_folder_sources(folder, wanted) for folder in files.folders)
-    from_archives = (_archive_sources(archive, frozenset(wanted)) for archive in files.archives)
-    for problem, sources in chain(*from_folders, *from_archives):
-        if problem in seen:
-            raise UserError(
-                f"the sources of {problem} are in several places of the input: extract the archive and give the folder,"
-                " or give only one copy of the data"
-            )
-        seen.add(problem)
-        yield problem, sources
+    for path in paths:
+        files = ((match, read) for name, read in _files(path) if (match := _SOURCE.search(name)) and match[1] in wanted)
+        for problem, own in groupby(files, lambda file: file[0][1]):
+            if problem in seen:
+                raise UserError(f"the sources of {problem} are in several places of the input: give one copy of them")
+            seen.add(problem)
+            sources: dict[str, bytes | None] = {}
+            total = 0
+            for match, read in own:
+                source = sources[match[2]] = read(LARGEST_SOURCE)
+                total += len(source or b"")
+                if total > LARGEST_PART:
+                    raise UserError(f"{path}: the sources of {problem} have more than {LARGEST_PART} bytes")
+            yield problem, sources
     for problem in wanted:
         if problem not in seen:
             yield problem, {}
 
 
-def open_regular(path: str, flags: int) -> int:
-    """An opener for `open` that opens regular files alone: it follows no link, and waits for no pipe.
-
-    Raises:
-        OSError: the path is another kind of file, or cannot be opened.
-    """
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(0, "it is not a regular file", path)
-    return descriptor
+def _files(path: Path) -> Iterator[tuple[str, Read]]:
+    return _folder_files(path) if path.is_dir() else _archive_files(path)
 
 
-def _folder_sources(root: Path, wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:
-    for problem in wanted:
-        folder = root / "data" / problem / "Python"
-        if _is_folder(folder.parent) and _is_folder(folder):
-            sources: dict[str, bytes | None] = {}
-            total = 0
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        name = _SOURCE_NAME.fullmatch(entry.name)
-                        if name is not None and entry.is_file(follow_symlinks=False):
-                            source = sources[name[1]] = _bytes(entry.path)
-                            total += len(source or b"")
-                            _check_size(f"{folder}: the sources", total, LARGEST_PROBLEM)
-            except OSError as error:
-                raise UserError(f"cannot read {error.filename}: {error.strerror}") from None
-            yield problem, sources
+def _folder_files(root: Path) -> Iterator[tuple[str, Read]]:
+    for folder in (root / "metadata", root / "problem_descriptions", *sorted(root.glob("data/*/Python"))):
+        if folder.is_dir():
+            with _reading(folder), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False):
+                        yield f"{folder.relative_to(root)}/{entry.name}", partial(_read_file, entry.path)
 
 
-def _bytes(path: str) -> bytes | None:
-    # Not by a Path: for millions of small files, making one takes as long as reading.
-    with open(path, "rb", buffering=0, opener=open_regular) as handle:
-        return handle.read() if os.fstat(handle.fileno()).st_size <= LARGEST_SOURCE else None
+def _read_file(path: str, most: int) -> bytes | None:
+    with _reading(path), Path(path).open("rb", buffering=0) as handle:
+        return handle.read() if os.fstat(handle.fileno()).st_size <= most else None
 
 
-def _archive_sources(archive: Path, wanted: frozenset[str]) -> Iterator[tuple[str, Sources]]:
-    current, sources, total = "", dict[str, bytes | None](), 0
-    for name, size, content in tar_files(archive):
-        match = _SOURCE.search(name)
-        if match is None or match[1] not in wanted:
-            continue
-        if match[1] != current:
-            if sources:
-                yield current, sources
-            current, sources, total = match[1], {}, 0
-        source = sources[match[2]] = content() if size <= LARGEST_SOURCE else None
-        total += len(source or b"")
-        _check_size(f"{archive}: the sources of {current}", total, LARGEST_PROBLEM)
-    if sources:
-        yield current, sources
+class _Member(tarfile.TarInfo):
+    """A member whose header is refused if it is too large or damaged, which `tarfile` takes for the archive's end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # the mark of the archive's end
+            raise tarfile.ReadError(str(error)) from None
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """The hook that `tarfile` has for subclasses: what it does with a header."""
+        if self.size < 0 or (self.type in _HEADERS and self.size > LARGEST_HEADER):
+            raise tarfile.ReadError(f"a header has {self.size} bytes")
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return member
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise tarfile.ReadError("a sparse file, whose map may have no end")
 
 
-def _copy_small_files(archive: Path, folder: Path) -> bool:
-    """Copy the pages and the Python rows of an archive into a folder, and tell whether it has sources, too."""
-    for part in ("metadata", "problem_descriptions"):
-        (folder / part).mkdir(parents=True)
-    holds_sources, total = False, 0
-    for name, size, content in tar_files(archive):
-        if _SOURCE.search(name):
-            holds_sources = True
-        elif match := _SMALL.search(name):
-            path = folder / match[1]
-            _check_size(f"{archive}: {name!r}", size, LARGEST_METADATA if path.suffix == ".csv" else LARGEST_PAGE)
-            copy = content()
-            if path.suffix == ".csv":
-                lines = io.BytesIO(copy)
-                copy = lines.readline() + b"".join(row for row in lines if b",Python," in row)
-            total += len(copy)
-            _check_size(f"{archive}: metadata and pages", total, LARGEST_COPIES)
-            path.write_bytes(copy)
-    return holds_sources
+def _archive_files(path: Path) -> Iterator[tuple[str, Read]]:
+    with _reading(path), tarfile.open(path, tarinfo=_Member, encoding="utf-8") as archive:
+        while (member := archive.next()) is not None:
+            archive.pax_headers = {}  # as the members, it would grow with the archive
+            archive.members.clear()  # type: ignore[attr-defined]
+            if member.size < 0:  # of an extended header
+                raise tarfile.ReadError("a member has a negative size")
+            if member.isreg():
+                yield member.name, partial(_read_member, path, archive, member)
 
 
-def _check_size(what: str, size: int, largest: int) -> None:
-    if size > largest:
-        raise UserError(f"{what}: {size} bytes, and no copy of Project CodeNet has more than {largest} there")
+def _read_member(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, most: int) -> bytes | None:
+    with _reading(path):
+        file = archive.extractfile(member) if member.size <= most else None
+        return None if file is None else file.read()
 
 
-def _is_folder(path: Path) -> bool:
-    """Whether there is a folder; a link to one is refused."""
-    if path.is_symlink():
-        raise UserError(f"{path} is a link, and links in a data set are not followed: name the folder itself as input")
-    return path.is_dir()
-
-
-def _files_of(folder: Path, suffix: str, largest: int) -> dict[str, Path]:
-    """The files of problems in a folder, by problem; anything but regular files of a usual size is refused."""
-    files = {}
-    for file in sorted(folder.glob(f"p*.{suffix}")) if _is_folder(folder) else []:
-        if re.fullmatch(_PROBLEM, file.stem):
-            status = file.lstat()
-            if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"{file} is not a regular file: links, pipes and devices in a data set are not read")
-            _check_size(str(file), status.st_size, largest)
-            files[file.stem] = file
-    return files
-
-
-def _root(path: Path) -> Path:
-    """The data set's own folder: the path, or the only folder in it that looks like one."""
-    parts = ("metadata", "data", "problem_descriptions")
-    if any((path / part).is_dir() for part in parts):
-        return path
-    inner = [folder for folder in sorted(path.iterdir()) if not folder.is_symlink()]
-    within = [folder for folder in inner if any((folder / part).is_dir() for part in parts)]
-    if len(within) > 1:
-        named = ", ".join(folder.name for folder in within)
-        raise UserError(f"{path}: more than one folder in it looks like Project CodeNet ({named}): name those to read")
-    return within[0] if within else path
+@contextmanager
+def _reading(path: Path | str) -> Iterator[None]:
+    """Turn what reading raises into a sentence for the user."""
+    try:
+        yield
+    except (OSError, *_DAMAGE) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not of what is packed
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
+        raise UserError(f"{path} is an incomplete or damaged archive ({error!s:.200}): get it again") from None

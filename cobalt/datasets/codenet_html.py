@@ -1,10 +1,8 @@
 """Problem pages of Project CodeNet (HTML of AtCoder and AIZU) to statements as text, with their samples.
 
-A page becomes a list of blocks (headings, paragraphs, list items, tables, preformatted texts), and the blocks become
-markdown. Formulas keep their LaTeX: `<var>` becomes `$...$`, sub- and superscripts `_` and `^`. Preformatted texts stay
-as they are, in fences. Where a page has an English and a Japanese version, the English one is kept. Tags that are
+A page becomes blocks, and the blocks become markdown. Formulas keep their LaTeX: `<var>` becomes `$...$`, and sub- and
+superscripts `_` and `^`. Of an English and a Japanese version of a page, the English one is kept. Tags that are
 misspelt, nested wrongly or never closed lose no text, except within script, style, title and the Japanese version.
-Nothing here reads files.
 """
 
 import re
@@ -42,13 +40,7 @@ _ORDINAL = re.compile(r"\d(st|nd|rd|th)")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a page.
-
-    Attributes:
-        kind: What it is.
-        text: Its text. A table has a row of cells in each line, a preformatted text its lines as they are.
-        level: 1 to 6 for a heading, depth of nesting from 0 for a list item, else 0.
-    """
+    """A part of a page; `level` is 1 to 6 for a heading, and the depth of nesting from 0 for a list item."""
 
     kind: Kind
     text: str
@@ -74,25 +66,21 @@ class Statement:
 
 def read_statement(page: str) -> Statement:
     """The statement of a problem page."""
-    blocks = page_blocks(page)
+    blocks = _page_blocks(page)
     return Statement(
-        text=markdown(blocks),
-        samples=find_samples(blocks),
+        text=_markdown(blocks),
+        samples=_samples(blocks),
         has_constraints=any(_CONSTRAINTS.match(_title(block)) for block in blocks),
         figures=sum(block.text.count(FIGURE) for block in blocks),
     )
 
 
-# --- page to blocks -----------------------------------------------------------------------------------------------
-
-
-def page_blocks(page: str) -> list[Block]:
-    """The blocks of a page, in order, without empty ones."""
+def _page_blocks(page: str) -> list[Block]:
     parser = _PageParser(both_languages="lang-en" in page and "lang-ja" in page)
     # The parser raises at most of what begins with "<!["; browsers take it for a comment, as they take "<!x".
     parser.feed(_OPEN_SCRIPT_END.sub("</script>", page).replace("<![", "<!x["))
     parser.close()
-    parser.end_table()  # what is still open
+    parser.end_table()  # and what else is still open
     return parser.blocks
 
 
@@ -181,10 +169,10 @@ class _PageParser(HTMLParser):
     def end_table(self) -> None:
         """End the open block, and the open table if there is one."""
         self._end_cell()
-        rows = [row for row in self._rows or [] if any(row)]
+        lines = [f"| {' | '.join(row)} |" for row in self._rows or [] if any(row)]
         self._rows = None
-        if rows:
-            self.blocks.append(Block("table", "\n".join(f"| {' | '.join(row)} |" for row in rows)))
+        if lines:
+            self.blocks.append(Block("table", "\n".join(lines)))
 
     def _begin(self, kind: Kind, level: int = 0) -> None:
         self._end_block()
@@ -266,38 +254,32 @@ def _flowing(text: str) -> str:
 
 def _preformatted(text: str) -> str:
     """Text of `<pre>`: without the line end after the tag, and without white space at its end."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ").split("\n")
-    if lines and not lines[0].strip():
-        del lines[0]
-    return "\n".join(line.rstrip() for line in lines).rstrip()
+    first, *lines = text.replace("\xa0", " ").split("\n")
+    return "\n".join(line.rstrip() for line in ([first, *lines] if first.strip() else lines)).rstrip()
 
 
-# --- blocks to text -----------------------------------------------------------------------------------------------
-
-
-def markdown(blocks: Sequence[Block]) -> str:
+def _markdown(blocks: Sequence[Block]) -> str:
     """The blocks as markdown, with an empty line between them, but none between the items of a list."""
     text = ""
     before = None
     for block in blocks:
         together = block.kind == before == "item"
-        text += ("\n" if together else "\n\n" if text else "") + _markdown(block)
+        text += ("\n" if together else "\n\n" if text else "") + _block_text(block)
         before = block.kind
     return text
 
 
-def _markdown(block: Block) -> str:
+def _block_text(block: Block) -> str:
     if block.kind == "heading":
         return f"{'#' * block.level} {block.text}"
     if block.kind == "item":
-        return "\n".join("  " * (block.level + (place > 0)) + line for place, line in enumerate(block.text.split("\n")))
+        indent = "  " * block.level
+        return indent + block.text.replace("\n", f"\n{indent}  ")
     if block.kind == "preformatted":
         fence = fence_around(block.text)
         return f"{fence}\n{block.text}\n{fence}"
     return block.text
 
-
-# --- sections -----------------------------------------------------------------------------------------------------
 
 Role = Literal["input", "output", "both", "none"]
 
@@ -319,11 +301,10 @@ _INTERACTIVE = re.compile(
 """Words of interactive problems. "flush" alone is not one: it is a hand of cards, too."""
 
 
-def find_samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:
+def _samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:
     """The pairs of a sample input and its output: the first preformatted texts under headings that name them.
 
-    Under one heading for both ("Samples", "Example 1"), inputs and outputs take turns. Interactive problems have none,
-    because what they show is a conversation.
+    Under one heading for both, inputs and outputs take turns. What interactive problems show is a conversation.
     """
     if any(_INTERACTIVE.search(block.text) for block in blocks):
         return ()

@@ -1,10 +1,9 @@
 """Turn HumanEval, HumanEval+ and MBPP+ into problems: a function to write, and one check of many calls.
 
 HumanEval (Chen et al. 2021, arXiv 2107.03374) has the fields `task_id`, `prompt`, `entry_point`, `canonical_solution`
-and `test`, which defines `check(candidate)`. The rows of EvalPlus (Liu et al. 2023, arXiv 2305.01210) are those that
-its authors publish on the Hugging Face Hub: HumanEval+ has HumanEval's fields; MBPP+ has `task_id`, `prompt`, `code`,
-`test_imports`, `test_list` and `test`, a script. Rows of its release files are brought into this form first
-(`cobalt.datasets.evalplus`).
+and `test`, which defines `check(candidate)`. Those of EvalPlus (Liu et al. 2023, arXiv 2305.01210) are read as they are
+on the Hugging Face Hub: HumanEval+ has HumanEval's fields; MBPP+ has `task_id`, `prompt`, `code`, `test_imports`,
+`test_list` and `test`, a script.
 
 A check becomes one test (`cobalt.judge.asserting`). Which calls it makes is recorded with the reference program, in a
 sandbox (`cobalt.datasets.recorder`). A problem whose reference its check or the judge refuses is left out and counted.
@@ -17,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
@@ -26,7 +25,6 @@ import pydantic.dataclasses
 
 from cobalt.datasets import recorder
 from cobalt.datasets.assertions import assertion_suite, imports_for, parsed
-from cobalt.datasets.evalplus import humaneval_plus_row, is_release_row, mbpp_plus_row
 from cobalt.datasets.sources import (
     InstructionPrompts,
     ProblemsFile,
@@ -78,22 +76,13 @@ class HumanEvalSettings:
     input_file: OptionalInput = None
     """Local JSONL (also .jsonl.gz) or Parquet file in the data set's schema; default: the data set by its name."""
     data_set: DataSet = "humaneval"
-    """HumanEval, or HumanEval+ or MBPP+ as EvalPlus publishes them, on the Hugging Face Hub or as a release."""
+    """HumanEval, or HumanEval+ or MBPP+ as EvalPlus publishes them on the Hugging Face Hub."""
     revision: Revision = "main"
     prompts: InstructionPrompts = "paper"
 
 
 class Task(NamedTuple):
-    """A row, read.
-
-    Attributes:
-        id: As the data set has it; that of MBPP+ with "MBPP+/" before it.
-        fn_name: The function to write.
-        question: The statement.
-        reference: A right program.
-        check: The check, ready to be run without the program.
-        shown: Assertions that the statement shows, as tests; empty for HumanEval.
-    """
+    """A row, read: the check runs without the program, and `shown` are the assertions of the statement."""
 
     id: str
     fn_name: str
@@ -113,8 +102,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
     """
     prompts = load_prompts(settings.prompts)
     tally = Tally()
-    own = LocalJudge(JudgeSettings.from_environment()) if judge is None else nullcontext(judge)
-    async with own as local:
+    async with LocalJudge(JudgeSettings.from_environment()) if judge is None else nullcontext(judge) as local:
         arguments = {
             "stage": settings.data_set,
             "source": "file" if settings.input_file else f"{HUB_NAMES[settings.data_set]}@{settings.revision}",
@@ -144,8 +132,8 @@ def read_tasks(settings: HumanEvalSettings, tally: Tally) -> Iterator[Task]:
     """The tasks of the file or data set, in its order; rows are counted, with those that cannot be read."""
     name, advice = HUB_NAMES[settings.data_set], "give a local copy by --input_file"
     rows = local_rows(settings.input_file) if settings.input_file else hub_rows(name, "test", settings.revision, advice)
-    read = partial(_completion_task, data_set=settings.data_set)
-    return read_each(rows, _mbpp_plus_task if settings.data_set == "mbpp_plus" else read, "task_id", tally)
+    readers = {"humaneval": _completion_task, "humaneval_plus": _plus_task, "mbpp_plus": _mbpp_plus_task}
+    return read_each(rows, readers[settings.data_set], "task_id", tally)
 
 
 async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
@@ -154,30 +142,22 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     Raises:
         InfrastructureError: the judge failed.
     """
-    suite = await _suite_or_reason(task, judge)
-    if isinstance(suite, TestSuite):
-        return suite
-    logger.warning("%s is left out: %s", task.id, suite)
-    return None
-
-
-async def _suite_or_reason(task: Task, judge: LocalJudge) -> TestSuite | str:
-    """The suite of a task's check, or why there is none."""
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
     run = await judge.execute(_program_of(recorder), request, judge.settings)
     if isinstance(run, str):
-        return f"its check refuses its reference ({run})"
+        return _refused(task, run)
     if run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
-        reason = last_line(run.stderr.decode("utf-8", "replace")) or run.end
-        return f"its check refuses its reference ({reason})"
+        return _refused(task, last_line(run.stderr.decode("utf-8", "replace")) or run.end)
     calls = decoded(run.stdout)  # not a list where the reference or the check wrote as well
     if not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
-        return "no call of its function by its check could be recorded"
+        return _refused(task, "no call of its function by its check could be recorded")
     suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
     result = await judge.judge(task.reference, suite)
-    if not result.all_passed:
-        return f"the judge refuses its reference ({result.verdicts[0].kind})"
-    return suite
+    return suite if result.all_passed else _refused(task, f"the judge says {result.verdicts[0].kind}")
+
+
+def _refused(task: Task, why: str) -> None:
+    logger.warning("%s is left out, because its reference is refused: %s", task.id, why)
 
 
 def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:
@@ -193,17 +173,16 @@ def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]
     }
 
 
-def _completion_task(row: Mapping[str, Any], data_set: DataSet) -> Task:
-    """A task of HumanEval, or of HumanEval+ in either form."""
-    if is_release_row(row):
-        if data_set == "humaneval":
-            raise UserError("field 'plus_input' is one of HumanEval+: give --data_set humaneval_plus")
-        row = humaneval_plus_row(row)
-    elif data_set == "humaneval_plus" and _PLUS_INPUTS.search(text_of(row, "test")) is None:
+def _plus_task(row: Mapping[str, Any]) -> Task:
+    if _PLUS_INPUTS.search(text_of(row, "test")) is None:
         raise UserError(
             "field 'test' has no list 'inputs', which every check of HumanEval+ has: give the rows of"
             f" {HUB_NAMES['humaneval_plus']}, or --data_set humaneval for those of HumanEval"
         )
+    return _completion_task(row)
+
+
+def _completion_task(row: Mapping[str, Any]) -> Task:
     prompt, name, test = text_of(row, "prompt"), text_of(row, "entry_point"), text_of(row, "test")
     tree = parsed(prompt, "field 'prompt'")
     tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
@@ -220,8 +199,6 @@ def _completion_task(row: Mapping[str, Any], data_set: DataSet) -> Task:
 
 
 def _mbpp_plus_task(row: Mapping[str, Any]) -> Task:
-    if is_release_row(row):
-        row = mbpp_plus_row(row)
     identifier = str(field_of(row, "task_id", str, int)).removeprefix("Mbpp/")
     code, shown = text_of(row, "code"), texts_of(row, "test_list")
     imports = "\n".join(optional(row, "test_imports", texts_of, []))

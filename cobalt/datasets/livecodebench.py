@@ -2,8 +2,7 @@
 
 Problems of the kind `functional` are judged by calling their function with JSON arguments, those of the kind `stdin` as
 whole programs. With `paper_mode` every problem is judged as a whole program and its statement is cut before the
-examples, as in the paper, whose numbers depend on that. Private tests are decoded without an unpickler: only texts are
-read out of them, so that nothing in them can run.
+examples, as in the paper, whose numbers depend on that.
 """
 
 import base64
@@ -73,18 +72,14 @@ class LiveCodeBenchSettings:
 
 @stage
 def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
-    """Write the problems of the window in the file's order, and count them.
-
-    A record has TACO-Cobalt's fields and some of the data set's. `test_cases` are the public tests, then the private
-    ones, which become the hidden tests. A row that cannot be read is left out and counted.
+    """Write the problems of the window in the file's order, and count them; the private tests become the hidden ones.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.
     """
     prompts = load_prompts(settings.prompts)
-    here = Path(FILE)
-    source = settings.input_file or (here if here.is_file() else None)
-    if source is None:
+    source = settings.input_file or Path(FILE)
+    if settings.input_file is None and not source.is_file():
         source = hub_file(DATA_SET, FILE, "main", f"give a local copy of {FILE} by --input_file")
     check_files([source], [settings.output_file])
     arguments = {
@@ -117,8 +112,6 @@ def _problems(
 
 
 class _Read(NamedTuple):
-    """A problem: its id, its record, and whether a function is called."""
-
     id: str
     record: dict[str, Any]
     called: bool
@@ -172,8 +165,7 @@ def cut_question(question: str) -> str:
 def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
     """Private tests from JSON, or from base64 of zlib of a pickled JSON string of at most `limit` bytes.
 
-    The pickle is read opcode by opcode, and only the opcodes of a single string are accepted. No unpickler, however
-    restricted, reads it. Text of another form, or a larger one, raises UserError.
+    The pickle is read opcode by opcode and never unpickled. Text of another form, or a larger one, raises UserError.
     """
     name = "private_test_cases"
     if text.lstrip().startswith("["):

@@ -1,8 +1,7 @@
 """Turn MBPP (Austin et al. 2021, arXiv 2108.07732) into problems: 974 tasks with a program and three assertions each.
 
 Each assertion becomes a test (`cobalt.datasets.assertions`). As in the original, the prompt shows the assertions, and
-the same assertions decide. Either the release's file is read, or the data set by name, which has the same fields. The
-sanitized release is read as well; it has `prompt` for `text`, and `test_imports` for `test_setup_code`.
+the same assertions decide. The sanitized release has `prompt` for `text`, and `test_imports` for `test_setup_code`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,9 +55,6 @@ class MbppSettings:
 @stage
 def mbpp(settings: MbppSettings) -> Outcome:
     """Write the problems of a split in the order of their ids, and count them.
-
-    A record has the schema's fields, `task_id` and `split`. Its public tests are the assertions that the prompt shows.
-    Its hidden tests are the same, and those of `challenge_test_list` if they are asked for.
 
     Raises:
         UserError: bad input, no network, or a result that cannot be written or that other settings made.

@@ -19,21 +19,18 @@ from cobalt.stage.rows import encode_json
 
 
 class UnreadableTests(Exception):
-    """A data set's tests do not have the form that they should have: an error of the data, not of this code."""
+    """A data set's tests do not have the form that they should have."""
 
 
 def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
     """The suites that a data set's argument lists and values may mean, the likelier first.
 
-    Data sets of TACO's family wrap a returned value into a list of one, and their graders take a value as right that
-    equals either the list or what is in it. Where every output is such a list the problem's solutions decide: bare
-    values are tried first, then the lists.
+    Data sets of TACO's family wrap a returned value into a list of one, and their graders accept the list and what is
+    in it. Where every output is such a list, bare values are tried first, then the lists.
 
     JSON has only text as keys. The graders of APPS and TACO turn the keys of a first argument back into whole numbers
     where all of them look like these, so this reading comes first, then the one that does so in every argument and
-    within values, and the texts as they are last. Where only keys within values look like numbers, the graders leave
-    them as they are, and so does the first reading. The keys of returned values need nothing: the judge compares them
-    as texts.
+    within values, and the texts as they are last. The judge compares the keys of returned values as texts.
 
     Raises:
         UnreadableTests: an input is not a list of arguments, a value is nested too deeply for JSON, or `fn_name` is not
@@ -72,12 +69,12 @@ def _assertion_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence
     """The calls as assertions, because a line of JSON cannot hold a key that is a number."""
     scripts, checks = [], []
     for arguments, expected in zip(calls, results, strict=True):
-        call = f"{fn_name}({', '.join(map(python_literal, arguments))})"
+        call = f"{fn_name}({', '.join(map(_literal, arguments))})"
         scripts.append(call)
         if isinstance(expected, list | dict):  # tuples are lists and keys are texts, as in calls with JSON arguments
-            checks.append(f"import json\nassert json.loads(json.dumps({call})) == {python_literal(expected)}")
+            checks.append(f"import json\nassert json.loads(json.dumps({call})) == {_literal(expected)}")
         else:
-            checks.append(f"assert {call} == {python_literal(expected)}")
+            checks.append(f"assert {call} == {_literal(expected)}")
     return TestSuite(tuple(scripts), tuple(checks), fn_name, True)
 
 
@@ -100,20 +97,12 @@ _WHOLE = re.compile(r"-?\d{1,600}", re.ASCII)  # no longer than `int` reads unde
 _LONG = 2000  # bits; under every limit that can be set
 
 
-def python_literal(value: object) -> str:
-    """Python code of a value: `repr`, but such that it can always be compiled.
-
-    Integers that are too long for Python's limit are written in base 16, which has none, and NaN and infinite numbers
-    as calls of `float`.
-    """
+def _literal(value: object) -> str:
+    """Python code of a JSON value: `repr`, but such that it can always be compiled, whatever Python's limits."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{python_literal(key)}: {python_literal(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(python_literal, value)) + "]"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(python_literal, value)) + (",)" if len(value) == 1 else ")")
-    if isinstance(value, set) and value:
-        return "{" + ", ".join(map(python_literal, value)) + "}"
+        return "[" + ", ".join(map(_literal, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > _LONG:

@@ -6,9 +6,8 @@ Two kinds of file are read: responses of a model with a recorded verdict (`recor
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cobalt.episode.program import extract_code
 from cobalt.judge.local import Judge
@@ -18,8 +17,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 
 
-@dataclass(frozen=True, slots=True)
-class Recheck:
+class Recheck(NamedTuple):
     """One program judged again: the recorded verdict and this judge's result."""
 
     name: str

@@ -1,7 +1,4 @@
-"""Rows of data sets, one at a time, their fields, and how converters work through them.
-
-`cobalt.problems.hub` has the rows of a data set by its name.
-"""
+"""Rows of data sets, one at a time, their fields, and how converters work through them."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -38,7 +35,7 @@ Item = TypeVar("Item", bound=Identified)
 
 
 def local_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file in any form of `cobalt.stage.rows`, in its order; raises as `read_rows`."""
+    """The rows of a file, each with where it stands; raises as `read_rows`."""
     for place, row in read_rows(path):
         yield f"{path}, {place}", row
 
@@ -46,10 +43,7 @@ def local_rows(path: Path) -> Iterator[Row]:
 def read_each(
     rows: Iterable[Row], read: Callable[[Mapping[str, Any]], Item | str], id_field: str, tally: Tally
 ) -> Iterator[Item]:
-    """What `read` makes of each row, once for each id; other rows are counted.
-
-    `read` refuses a row, or returns the reason to leave it out.
-    """
+    """What `read` makes of each row, once for each id; rows that it refuses, or gives a reason for, are counted."""
     seen = set()
     for place, row in rows:
         tally["read"] += 1
@@ -73,10 +67,7 @@ async def judge_each(
     work: Callable[[Item], Awaitable[Mapping[str, Any]]],
     count: Callable[[], Summary],
 ) -> Outcome:
-    """Write the record that `work` makes of each item by judging (`cobalt.stage.run.Each`), and then the counts.
-
-    A result that was begun is continued, and one that is finished is left as it is.
-    """
+    """Write the record that `work` makes of each item by judging, and then the counts; a finished result is left."""
     with result:
         summary = result.summary()
         if summary is None:
@@ -91,10 +82,9 @@ async def judge_each(
 
 
 def field_of(row: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    """A field that every row of a data set has.
+    """A field that every row of a data set has, of one of the `kinds` (`str`, `int`); without kinds also null.
 
-    Raises UserError, which names the field, if it is missing or not of one of the `kinds` (`str`, `int`); without kinds
-    every value is right, also null.
+    Raises UserError, which names the field, if it is missing or of another type.
     """
     if not kinds and name not in row:
         raise UserError(f"field {name!r} is missing")
@@ -106,12 +96,12 @@ def field_of(row: Mapping[str, Any], name: str, *kinds: type) -> Any:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str:
-    """A field of a row that must be a string, with newlines as line ends; raises as `field_of`."""
+    """A string of a row, with newlines as line ends; raises as `field_of`."""
     return str(field_of(row, name, str)).replace("\r\n", "\n")
 
 
 def texts_of(row: Mapping[str, Any], name: str) -> list[str]:
-    """A field of a row that must be a list of strings, with newlines as line ends; raises as `field_of`."""
+    """A list of strings of a row, with newlines as line ends; raises as `field_of`."""
     value = row.get(name)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise UserError(f"field {name!r} is missing or not a list of strings")

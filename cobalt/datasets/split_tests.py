@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic.dataclasses
 
-from cobalt.problems.problem import Problem, has_tests, load_problems
+from cobalt.problems.problem import Problem, TestSuite, has_tests, load_problems
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
@@ -16,11 +16,11 @@ from cobalt.stage.rows import decode_json
 from cobalt.stage.run import Input, Outcome, Output, problems_made, stage, whole
 from cobalt.stage.tally import Summary
 
+_KEYS = ("inputs", "outputs", "fn_name", "asserts")
 logger = logging.getLogger(__name__)
 
 PUBLIC_TESTS = 4  # of a problem, as in the paper
 ENOUGH_HIDDEN = 4  # with fewer hidden tests, a wrong program may well pass them all
-_KEYS = ("inputs", "outputs", "fn_name", "asserts")
 
 
 def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str, Any]:
@@ -30,8 +30,7 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     where that many would leave no hidden test.
 
     Raises:
-        UserError: the problem has fewer than two tests, its tests have a key that is not known, or `public_tests`
-            is below 1.
+        UserError: the problem has fewer than two tests or an unknown key in them, or `public_tests` is below 1.
     """
     if public_tests < 1:
         raise UserError(f"--public_tests is {public_tests}: it must be 1 or more, because feedback comes from them")
@@ -45,24 +44,19 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
         raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(_KEYS)} alone")
     count = len(problem.tests)
     if count < 2:
-        raise UserError(
-            f"problem {problem.id!r} has {count} test, and 2 are needed: one public, for feedback, and one hidden"
-        )
+        raise UserError(f"problem {problem.id!r} has {count} test, and 2 are needed: one public and one hidden")
     cut = min(public_tests, count - 1)
     public, hidden = problem.tests.select(range(cut)), problem.tests.select(range(cut, count))
-    return record | {
-        "public_test_cases": public.to_json() if as_text else public.to_record(),
-        "hidden_test_cases": hidden.to_json() if as_text else hidden.to_record(),
-    }
+    encode = TestSuite.to_json if as_text else TestSuite.to_record
+    return record | {"public_test_cases": encode(public), "hidden_test_cases": encode(hidden)}
 
 
 def split_problem_file(
     source: Path, result: Path, public_tests: int = PUBLIC_TESTS, problems: Sequence[Problem] | None = None
 ) -> int:
-    """Write the problems of a file, all with public and hidden tests; returns how many were split.
+    """Write the problems of a file, or those of `problems`, with public and hidden tests; returns how many were split.
 
-    Warns of problems with so few hidden tests that verdicts on them say little. A result that exists must have the same
-    content. Only `problems` of the file are written if they are given.
+    A result that exists must have the same content.
 
     Raises:
         UserError: a file cannot be read or written, the result exists with other problems, or a problem is malformed or
@@ -75,10 +69,7 @@ def split_problem_file(
         with replacing(result) as handle:
             handle.write(content)
     elif result.read_bytes() != content:
-        raise UserError(
-            f"{result} exists and holds other problems than those of this command, or other public tests: name another"
-            " output folder"
-        )
+        raise UserError(f"{result} exists and holds other problems or public tests: name another output folder")
     return int(summary["problems"]["split"])
 
 
@@ -123,9 +114,8 @@ def _split_all(source: Path, problems: Sequence[Problem], public_tests: int) -> 
     few = sum(len(problem.hidden_tests) < ENOUGH_HIDDEN for problem in split)
     if few:
         logger.warning(
-            "%d of %d problems have fewer than %d hidden tests, which a wrong program may pass: the first %d tests of a"
-            " problem are public, so give %d or more",
-            *(few, len(problems), ENOUGH_HIDDEN, public_tests, public_tests + ENOUGH_HIDDEN),
+            "%d of %d problems have fewer than %d hidden tests, which a wrong program may pass",
+            *(few, len(problems), ENOUGH_HIDDEN),
         )
     return records, {
         "problems": {"read": len(problems), "split": len(split), "left as they are": len(problems) - len(split)},

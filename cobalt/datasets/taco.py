@@ -5,9 +5,7 @@ Cobalt's preprocessing with the authors' rules (`cobalt.datasets.taco_rules`). T
     rows.jsonl                  one record a row of the source: its problem, or the rule that dropped it (slow: judging)
     train.jsonl, dev.jsonl      the problems in the schema of TACO-Cobalt (fast: made from rows.jsonl)
 
-The first stage resumes after a kill; to split again in another way, remove the second stage's files. At most a few rows
-are in memory. The step that chose TACO-Cobalt's public tests is not in the authors' repository; `easiest_places` takes
-its place.
+To split again in another way, remove the second stage's files.
 """
 
 import asyncio
@@ -125,7 +123,7 @@ async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
 
 
 class _Row(NamedTuple):
-    """A row of the source: its number from 0, where it stands, its fields, and whether an earlier row has its id."""
+    """A row of the source; `id` is its number from 0."""
 
     id: int
     place: str
@@ -148,7 +146,6 @@ def _rows(settings: TacoSettings) -> Iterator[_Row]:
 
 
 async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, Any]:
-    """What `rows.jsonl` says of a row."""
     dropped = {"id": row.id, "dropped": Rule.DUPLICATE.name, "source_id": row.fields.get("id")}
     if row.repeated:
         return dropped
@@ -180,7 +177,7 @@ def _count(rows_file: Path) -> Summary:
         if "problem" in record:
             tally["kept"] += 1
             tally["called"] += TestSuite.parse(record["problem"]["test_cases"]).fn_name is not None
-            if left_out := record.get("tests_left_out"):  # absent in files of earlier versions, as is source_id
+            if left_out := record.get("tests_left_out"):
                 tally.leave_out(OVER_MAX_TESTS, record["problem"]["id"], left_out)
         else:
             rule = Rule[record["dropped"]]
@@ -192,23 +189,20 @@ def _count(rows_file: Path) -> Summary:
     return with_first({"rows": rows, "tests": {f"left out: {OVER_MAX_TESTS}": tally[OVER_MAX_TESTS]}}, tally)
 
 
-class Attempts(NamedTuple):
-    """How a model fared on a problem: how many attempts passed each test of the suite with this hash."""
-
-    suite: int
-    passes: tuple[int, ...]
+Attempts = tuple[int, tuple[int, ...]]
+"""The hash of a problem's tests, and how many attempts of a model passed each of them."""
 
 
 def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
     """How many samples of a single-turn result passed each test; UserError if a record is not a single-turn record."""
-    attempts = {}
+    attempts: dict[ProblemId, Attempts] = {}
     for record in iterate_records(path):
         try:
             suite = suite_of(record, "test_cases") or TestSuite((), ())
             passing = decode_passing(record, len(suite))
         except UserError as error:
             raise UserError(f"{path}: record {record['id']!r}: {error}") from None
-        attempts[record["id"]] = Attempts(hash(suite), tuple(map(sum, zip(*passing, strict=True))))
+        attempts[record["id"]] = hash(suite), tuple(map(sum, zip(*passing, strict=True)))
     return attempts
 
 
@@ -229,8 +223,7 @@ def _split(
         "dev_size": settings.dev_size,
         "seed": settings.seed,
     }
-    rows_file, train_file, dev_file = settings.results
-    splits = [train_file, dev_file]
+    rows_file, *splits = settings.results
     inputs = [rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
     summary = finished(splits, arguments, inputs)
     if summary is not None:
@@ -242,7 +235,7 @@ def _split(
         for index, problem in enumerate(problems):
             attempted += problem["id"] in attempts
             record = _completed(settings, prompts, problem, attempts.get(problem["id"]))
-            result.write([record], dev_file if index in dev else train_file)
+            result.write([record], splits[index in dev])
         if settings.attempts_file and not attempted:
             raise UserError(f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them")
         result.summary = counts | {
@@ -257,12 +250,10 @@ def _completed(
 ) -> dict[str, Any]:
     """A problem in TACO-Cobalt's schema."""
     suite = TestSuite.parse(problem["test_cases"])
-    if attempts is not None and attempts.suite != hash(suite):
-        raise UserError(
-            f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than the problem's:"
-            " give a run on these problems"
-        )
-    public = easiest_places(suite, settings.public_tests, attempts.passes if attempts else None)
+    tested, passes = attempts or (hash(suite), None)
+    if tested != hash(suite):
+        raise UserError(f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than its own")
+    public = easiest_places(suite, settings.public_tests, passes)
     hidden = [index for index in range(len(suite)) if index not in public]
     return dict(problem) | {
         "instruction": prompts.first_turn(problem["question"], suite.fn_name),

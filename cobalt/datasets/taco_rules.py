@@ -2,7 +2,7 @@
 
 The rules are those of the authors' preproc_taco.py (Cobalt, section on data), with three differences: function problems
 keep their types, lists in place of texts may also be lines (`cobalt.datasets.readings`), and capped tests keep their
-order unless the authors' is asked for. No file is read and no program is run here.
+order unless the authors' is asked for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,6 @@ class Candidate:
     """A row that passed the rules on its form; its solutions are still to be judged.
 
     Attributes:
-        id: As the source has it, as the difficulty.
         question: The statement; with the starter code, for function problems that have one.
         readings: What its tests may mean; the first that a solution passes holds.
         programs: Recorded solutions, ready to be judged.
@@ -59,11 +58,7 @@ def read_row(
 ) -> Candidate | Rule:
     """The candidate in a row of the data set, or the first rule on form that drops the row.
 
-    Args:
-        row: In the data set's schema; `input_output` is an object or its JSON.
-        function_tests: "call": functions are called. "paper": as programs that split a line of text.
-        max_tests: Most tests to keep, see `capped_places`.
-        authors_order: The order of capped tests, see there.
+    With `function_tests` "call" functions are called; with "paper" they are programs that split a line of text.
 
     Raises:
         UserError: a field is missing or of a wrong type; it is named.
@@ -120,11 +115,10 @@ def _solutions(row: Mapping[str, Any]) -> list[str]:
 
 
 def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:
-    """Which tests to keep: all, or the longest inputs and, for a quarter of them, the shortest.
+    """Which tests to keep: all, or the longest inputs and, for a quarter of them, the shortest (paper: 15 and 5).
 
-    The paper keeps 20: the 15 longest inputs and the 5 shortest. Of equally long inputs an earlier one counts as
-    longer. Tests keep their order; in the authors' order capped tests begin with the shortest ones, and the longest
-    ones follow, both from long to short.
+    Of equally long inputs an earlier one counts as longer. Tests keep their order; in the authors' order capped tests
+    begin with the shortest ones, and the longest ones follow, both from long to short.
     """
     if len(inputs) <= max_tests:
         return list(range(len(inputs)))

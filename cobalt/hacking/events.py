@@ -43,7 +43,7 @@ def read_events(path: Path) -> list[HackingEvent]:
     Raises:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
-    events: list[HackingEvent] = []
+    events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
     for place, problem, record in _records(path, {"sample": int, "turn": int}):
         recorded = record.get("category")
         category = NOT_CLASSIFIED if recorded is None else str(recorded).replace("_", " ").casefold().strip()
@@ -52,8 +52,11 @@ def read_events(path: Path) -> list[HackingEvent]:
         program = record.get("current_code")
         if program is not None and not isinstance(program, str):
             raise UserError(f"{place}: field 'current_code' is not a string")
-        events.append(HackingEvent(problem, record["sample"], record["turn"], category, program))
-    return events
+        sample, turn = record["sample"], record["turn"]
+        if (problem, sample, turn) in events:
+            raise UserError(f"{place}: problem {problem!r}, sample {sample}, turn {turn} is there twice")
+        events[problem, sample, turn] = HackingEvent(problem, sample, turn, category, program)
+    return list(events.values())
 
 
 def read_event_texts(path: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Compare recorded statuses with this project's judge, on the samples of the statements.
 
 Samples are few and easy: a program that was accepted elsewhere must pass them, and one with a compile error must not. A
-program that failed elsewhere may pass them. What contradicts is a program in another Python, a problem with several
-right answers, or a wrong record. Programs are chosen by a seed, as many of each status.
+program that failed elsewhere may pass them.
 """
 
 import random
@@ -47,7 +46,6 @@ class CheckSettings:
     """Seed of the choice of programs."""
 
     def __post_init__(self) -> None:
-        """Raise UserError if the number of programs is below 1."""
         if self.most < 1:
             raise UserError(f"most is {self.most}: it must be 1 or more")
 
@@ -55,10 +53,6 @@ class CheckSettings:
 @stage
 async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> Outcome:
     """Judge the programs, write them with their verdicts, and make a table of agreement by status.
-
-    Args:
-        settings: What to do.
-        judge: Judges the programs; None: a judge in this process.
 
     Raises:
         UserError: bad input, or a result that cannot be written or that other settings made.
@@ -68,35 +62,26 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
     chosen = choose_programs(settings, suites)
     if not chosen:
         raise UserError(f"{settings.problems_file} has none of the problems of {settings.input_file}")
-    results: dict[int, ExecResult] = {}
+    results: list[ExecResult | None] = [None] * len(chosen)
     async with open_judge() if judge is None else nullcontext(judge) as local:
 
-        async def work(item: tuple[int, tuple[str, OfflineResponse]]) -> None:
-            index, (problem, response) = item
+        async def work(index: int) -> None:
+            problem, response = chosen[index]
             results[index] = await judge_recorded(local, response.program or "", suites[problem])
 
         arguments = {"stage": "check_groups", "most": settings.most, "seed": settings.seed}
         arguments["judge"] = dict(await local.describe())
         with whole(settings.output_file, arguments, [settings.input_file, settings.problems_file]) as result:
-            await work_on_all(iter(enumerate(chosen)), work, programs_at_a_time())
-            judged = [(problem, response, results[index]) for index, (problem, response) in enumerate(chosen)]
+            await work_on_all(range(len(chosen)), work, programs_at_a_time())
+            judged = [(*one, verdict) for one, verdict in zip(chosen, results, strict=True) if verdict is not None]
             result.write(_record(problem, response, verdict, suites[problem]) for problem, response, verdict in judged)
-            result.summary = agreement([(response.status, verdict) for _, response, verdict in judged])
-    return Outcome(
-        summary=result.summary,
-        title=f"Agreement by status: {settings.output_file}",
-        wrote=str(settings.output_file),
-    )
+            result.summary = _agreement([(response.status, verdict) for _, response, verdict in judged])
+    output = str(settings.output_file)
+    return Outcome(summary=result.summary, title=f"Agreement by status: {output}", wrote=output)
 
 
 def choose_programs(settings: CheckSettings, problems: Collection[str]) -> list[tuple[str, OfflineResponse]]:
-    """Up to `settings.most` responses with a program of each status, each with its problem's id.
-
-    They are drawn while the file is read.
-
-    Raises:
-        UserError: the file is malformed.
-    """
+    """Up to `settings.most` responses with a program of each status, with their problems' ids; drawn while reading."""
     rng = random.Random(settings.seed)
     chosen: defaultdict[Status, list[tuple[str, OfflineResponse]]] = defaultdict(list)
     seen: Counter[Status] = Counter()
@@ -113,12 +98,11 @@ def choose_programs(settings: CheckSettings, problems: Collection[str]) -> list[
     return [program for status in Status for program in chosen[status]]
 
 
-def agreement(judged: Sequence[tuple[Status, ExecResult]]) -> Summary:
+def _agreement(judged: Sequence[tuple[Status, ExecResult]]) -> Summary:
     """For each status, how many programs pass every sample, contradict the status, and fail first in which way."""
     table: Summary = {}
     for status in Status:
-        results = [result for recorded, result in judged if recorded is status]
-        if results:
+        if results := [result for recorded, result in judged if recorded is status]:
             failures = [(result, result.first_failed()) for result in results]
             kinds = Counter(str(result.verdicts[test].kind) for result, test in failures if test is not None)
             passed = sum(result.all_passed for result in results)

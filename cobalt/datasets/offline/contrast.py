@@ -13,8 +13,7 @@ from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.similarity import NearDuplicates, normalised_source
 from cobalt.episode import Message, fence_around, program_of
 
-_CHUNK = 32
-"""Responses measured at a time; more would measure many that are not needed."""
+_CHUNK = 32  # responses measured at a time; more would measure many that are not needed
 
 # What becomes of a program, in the order in which it is decided; the keys of a run's counts.
 DUPLICATE = "dropped: exact duplicate"
@@ -38,12 +37,10 @@ class Candidate:
     """A judged program that may get into a group.
 
     Attributes:
-        program: The program; "" for a response without one.
-        status: What became of it.
-        reward: Its reward.
-        origin: Where it comes from, unique among the candidates of its problem.
+        program: "" for a response without one.
+        status, reward, context: See `OfflineResponse`.
+        origin: See there; unique among the candidates of its problem.
         text: The response as it was written; None: the program alone, in a fenced block.
-        context: See `OfflineResponse`.
     """
 
     program: str
@@ -87,8 +84,8 @@ def make_groups(
         problem_id: Decides the seeded choice, with the settings' seed.
         candidates: The problem's programs, in an order that does not change from run to run.
         settings: Sizes, thresholds and seed.
-        fits: See `Fits`; None: there is no limit of length.
-        refuse: See `Refuse`; called for the programs that would be taken, and for contradicting copies, only.
+        fits: None: there is no limit of length.
+        refuse: Called only for the programs that would be taken, and for contradicting copies.
     """
     chooser = _Chooser(settings, fits, refuse)
     turns: defaultdict[int, list[Candidate]] = defaultdict(list)
@@ -102,8 +99,6 @@ def make_groups(
 
 
 class _Chooser:
-    """Chooses programs of a problem, and counts what becomes of all."""
-
     def __init__(self, settings: GroupSettings, fits: Fits | None, refuse: Refuse | None) -> None:
         self.counts: Counter[str] = Counter()
         self._settings = settings
@@ -125,7 +120,7 @@ class _Chooser:
         accepted = self._take(accepted, settings.max_accepted if balanced else len(accepted))
         # With contrast, more would be left over: each group needs an accepted one.
         others = self._take(others, len(accepted) * (settings.group_size - 1) if balanced else len(others))
-        groups = (_deal if balanced else _deal_at_random)(accepted, others, settings, rng)
+        groups = _deal(accepted, others, settings, rng)
         if balanced and not groups:
             counts[NO_CONTRAST] += len(accepted) + len(others)
             return []
@@ -138,10 +133,7 @@ class _Chooser:
         ]
 
     def _without_duplicates(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The first of each program; none of a program whose copies have different statuses, whose reward is not known.
-
-        Copies that are refused do not contradict the others.
-        """
+        """The first of each program; none of a program whose copies, without refused ones, have different statuses."""
         copies: defaultdict[tuple[str, ...], list[Candidate]] = defaultdict(list)
         for candidate in candidates:
             # Of responses as they were written, the whole text is trained on, so it is what is compared.
@@ -164,61 +156,48 @@ class _Chooser:
         """The first candidates that are short enough, new and not refused; the rest is counted."""
         taken: list[Candidate] = []
         seen = NearDuplicates(self._settings.near_duplicates)
-        for begin in range(0, len(candidates), _CHUNK):
-            chunk = candidates[begin : begin + _CHUNK]
+        chunks = (candidates[begin : begin + _CHUNK] for begin in range(0, len(candidates), _CHUNK))
+        measured = (pair for chunk in chunks for pair in zip(chunk, self._fits(chunk), strict=True))
+        for index, (candidate, is_short) in enumerate(measured):
+            contents = [message["content"] for message in candidate.context]
+            sketch = seen.sketch("\n".join([*contents, candidate.text or candidate.program]))
             if len(taken) == most:
-                self.counts[NOT_NEEDED] += len(candidates) - begin
+                self.counts[NOT_NEEDED] += len(candidates) - index
                 break
-            for candidate, is_short in zip(chunk, self._fits(chunk), strict=True):
-                if len(taken) == most:
-                    self.counts[NOT_NEEDED] += 1
-                elif not is_short:
-                    self.counts[TOO_LONG] += 1
-                elif seen.resembles(sketch := seen.sketch(_whole(candidate))):
-                    self.counts[NEAR_DUPLICATE] += 1
-                elif candidate.text is None and program_of(candidate.response) != candidate.program:
-                    self.counts[UNWRITABLE] += 1  # the judge would read another program in the response
-                elif (reason := self._refuse(candidate)) is not None:
-                    self.counts[reason] += 1
-                else:
-                    taken.append(candidate)
-                    seen.remember(sketch)
+            if not is_short:
+                self.counts[TOO_LONG] += 1
+            elif seen.resembles(sketch):
+                self.counts[NEAR_DUPLICATE] += 1
+            elif candidate.text is None and program_of(candidate.response) != candidate.program:
+                self.counts[UNWRITABLE] += 1  # the judge would read another program in the response
+            elif (reason := self._refuse(candidate)) is not None:
+                self.counts[reason] += 1
+            else:
+                taken.append(candidate)
+                seen.remember(sketch)
         return taken
 
 
 def _contradict(same: Sequence[Candidate]) -> bool:
-    return any(candidate.status is not same[0].status for candidate in same)
-
-
-def _whole(candidate: Candidate) -> str:
-    """What is compared of a program to find near duplicates: its context and itself."""
-    return "\n".join([*(message["content"] for message in candidate.context), candidate.text or candidate.program])
+    return len({candidate.status for candidate in same}) > 1
 
 
 def _deal(
     accepted: Sequence[Candidate], others: Sequence[Candidate], settings: GroupSettings, rng: random.Random
 ) -> list[list[Candidate]]:
-    """As many groups as the programs make, in which the place of a program says nothing about it."""
-    number = min(len(accepted), len(others), (len(accepted) + len(others)) // settings.group_size)
+    """As many groups as the programs make, in which the index of a program says nothing about it."""
+    balanced = settings.contrast == "required"
+    number = (len(accepted) + len(others)) // settings.group_size
+    if balanced:
+        number = min(len(accepted), len(others), number)
     number = min(number, settings.max_groups or number)
-    rest = [*accepted[number:], *others[number:]]
+    dealt = number if balanced else 0
+    rest = [*accepted[dealt:], *others[dealt:]]
     rng.shuffle(rest)
-    more = settings.group_size - 2
-    groups = []
-    for index in range(number):
-        group = [accepted[index], others[index], *rest[index * more : (index + 1) * more]]
-        rng.shuffle(group)
-        groups.append(group)
+    more = settings.group_size - 2 if balanced else settings.group_size
+    groups = [rest[index * more : (index + 1) * more] for index in range(number)]
+    if balanced:
+        for group, *pair in zip(groups, accepted, others, strict=False):
+            group[:0] = pair
+            rng.shuffle(group)
     return groups
-
-
-def _deal_at_random(
-    accepted: Sequence[Candidate], others: Sequence[Candidate], settings: GroupSettings, rng: random.Random
-) -> list[list[Candidate]]:
-    """As many groups as the programs make, whatever their statuses."""
-    programs = [*accepted, *others]
-    rng.shuffle(programs)
-    size = settings.group_size
-    number = len(programs) // size
-    number = min(number, settings.max_groups or number)
-    return [programs[index * size : (index + 1) * size] for index in range(number)]

@@ -1,15 +1,12 @@
-"""Groups of judged responses to one problem, which offline training reads: schema, reader and writer.
+"""Groups of judged responses to one problem, which offline training reads.
 
-A group holds several responses to the same problem. At least one of them is accepted, and at least one is not, unless
-the group itself says that its contrast is "any". A response may be a later turn of a conversation; its context then is
-what was said between the group's messages and the response. A file has one group in each line (JSONL):
+A file has one group in each line (JSONL):
 
     {"id": "p00001/0", "problem_id": "p00001", "source": "codenet", "contrast": "required",
      "messages": [{"role": "user", "content": "..."}],
      "responses": [{"text": "...", "status": "accepted", "reward": 1.0, "origin": "s000000001", "context": []}, ...]}
 
 Every field is required and no other field is allowed, so that a file of another version is refused instead of misread.
-Where groups come from, and which responses they hold, is decided elsewhere (`cobalt.datasets.offline`).
 """
 
 import math
@@ -26,8 +23,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.records import checked, iterate_records
 
 Contrast = Literal["required", "any"]
-"""Whether a group must hold an accepted response and one that is not. "any": it was made without regard to statuses, so
-its responses may all be accepted, or none, and their rewards may all be equal."""
+"""Whether a group must hold an accepted response and one that is not. "any": its rewards may all be equal."""
 
 
 class Status(StrEnum):
@@ -52,9 +48,8 @@ class OfflineResponse:
         text: What the policy should have written, without a token that marks its end.
         status: What became of its program.
         reward: The reward, without a unit.
-        origin: Where it comes from: a submission's id, or a place in a result file.
-        context: The messages between those of the group and the response: the earlier answers of its conversation,
-            each followed by the user's message. Empty for a first turn.
+        origin: A submission's id, or the sample and turn in a result file.
+        context: The messages between those of the group and the response; empty for a first turn.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -75,16 +70,14 @@ class OfflineResponse:
 class OfflineGroup:
     """Responses to one problem at the same turn of a conversation.
 
-    Rewards need not follow the statuses: the reward of Cobalt can be lower for an accepted response than for another
-    one, because a flaw of the form costs 0.9 (`cobalt.reward`).
+    Rewards need not follow the statuses: a flaw of the form costs 0.9 of Cobalt's reward (`cobalt.reward`).
 
     Attributes:
         id: Unique in its file.
         problem_id: The problem, which may have several groups; they share their messages and no response.
         source: The data set, such as "codenet".
-        messages: The problem's prompt, ending with the user's message; what all responses of the group answer.
-        responses: At least two, in no meaningful order. Their contexts have the same number of messages, so that their
-            rewards compare like with like.
+        messages: The problem's prompt, ending with the user's message.
+        responses: At least two, in no meaningful order. Their contexts have the same number of messages.
         contrast: See `Contrast`.
     """
 
@@ -109,10 +102,9 @@ class OfflineGroup:
         turns = {len(response.context) for response in self.responses}
         if len(turns) > 1:
             raise UserError("field 'responses': the contexts of a group must have the same number of messages")
-        for response in self.responses:
-            roles = [message["role"] for message in response.context]
-            if roles != ["assistant", "user"] * (len(roles) // 2):
-                raise UserError("field 'context' must hold answers of the assistant, each followed by a user's message")
+        roles = [[message["role"] for message in response.context] for response in self.responses]
+        if any(own != ["assistant", "user"] * (len(own) // 2) for own in roles):
+            raise UserError("field 'context' must hold answers of the assistant, each followed by a user's message")
 
     def prompt(self, response: OfflineResponse) -> list[Message]:
         """The messages that a response of the group answers."""
@@ -124,11 +116,7 @@ class OfflineGroup:
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> "OfflineGroup":
-        """Read what `to_record` wrote.
-
-        Raises:
-            UserError: a field is missing, unknown or malformed; the message names it.
-        """
+        """Read what `to_record` wrote; raises UserError, which names the field, if one is missing, unknown or bad."""
         return checked(_GROUP, record)
 
 
@@ -136,13 +124,10 @@ _GROUP: TypeAdapter[OfflineGroup] = TypeAdapter(OfflineGroup)
 
 
 def read_groups(path: Path) -> Iterator[OfflineGroup]:
-    """Read the groups of a file, one at a time.
-
-    Groups of one problem follow each other; whoever trains on them shuffles them.
+    """Read the groups of a file, one at a time; those of one problem follow each other.
 
     Raises:
-        UserError: the file cannot be read or holds no group, an id occurs twice, or a group is malformed; the message
-            names the group and the field.
+        UserError: the file cannot be read or holds no group, an id occurs twice, or a group is malformed.
     """
     empty = True
     for record in iterate_records(path):

@@ -8,24 +8,23 @@
 
 A program of a result is accepted if it passes every test of its problem. Otherwise its status is that of the first test
 that it fails, public tests before hidden ones. The programs of several files about the same problems are one pool.
-Nothing is judged here.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from cobalt.datasets.offline.apps import read_recorded_programs
 from cobalt.datasets.offline.contrast import Candidate
-from cobalt.datasets.offline.results import Dropped, JudgedRecord, read_multi_turn, read_single_turn
+from cobalt.datasets.offline.results import Dropped, JudgedRecord, has_prompt, read_judged
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.prompt_set import FILES
 from cobalt.episode.thinking import CLOSE, OPEN
+from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.stage.records import iterate_records
@@ -35,81 +34,54 @@ logger = logging.getLogger(__name__)
 
 OWN_PROMPTS = "from the conversations"
 """What a manifest has for the prompts where every file brings its own, so that no prompt set is used."""
-_RULE = "give results of one input, each finished and in its order"
+
+_PROBLEM_FIELDS = (
+    "id", "difficulty", "question", "instruction", "test_cases", "public_test_cases", "hidden_test_cases", "source",
+)  # fmt: skip
 
 
 @stage
 def judged_groups(settings: JudgedSettings) -> Outcome:
     """Make the groups of files of judged programs, and count what became of problems and programs.
 
-    The files are read twice, one record of each at a time: for the statements, and for the programs.
-
     Raises:
-        UserError: bad input, settings that it does not read, or results that cannot be written or that other settings
-            made.
+        UserError: bad input, or results that cannot be written or that other settings made.
     """
     prompts = load_prompts(settings.prompts)
-    writers = _writer_names(settings.input_files)
-    firsts = {path: _first_record(path) for path in settings.input_files}
-    if settings.responses != "as_written" and all(
-        _reader(first) is read_recorded_programs for first in firsts.values()
-    ):
-        raise UserError(
-            f"{', '.join(map(str, firsts))}: responses is {settings.responses}, which is read only of results of"
-            " models: leave --responses out"
-        )
-    for path, first in firsts.items():
-        if settings.responses != "programs" and first.get("exec_results") is not None and not _has_prompt(first):
-            _check_prompts(path, first, settings.prompts, prompts)
-    own_prompts = settings.responses != "programs" and all(map(_has_prompt, firsts.values()))
+    files = dict(zip(settings.input_files, _writer_names(settings.input_files), strict=True))
+    firsts = {path: next(iterate_records(path), {}) for path in files}
+    if settings.responses != "programs":
+        for path, first in firsts.items():
+            if first.get("exec_results") is not None and not has_prompt(first):
+                _check_prompts(path, first, settings.prompts, prompts)
+    own_prompts = settings.responses != "programs" and all(map(has_prompt, firsts.values()))
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in ("responses", "rewards_from", "source")}
     if settings.rewards_from == "recorded":
-        settings = _with_thinking(settings, firsts.values())
+        if settings.require_thinking == "auto":
+            settings = replace(settings, require_thinking="true" if _thinks(firsts.values()) else "false")
         arguments["require_thinking"] = settings.require_thinking
-    if len(writers) > 1:
-        arguments["writers"] = writers
+    if len(files) > 1:
+        arguments["writers"] = list(files.values())
     writer = GroupWriter(settings, settings.source)
     arguments = writer.arguments("judged", OWN_PROMPTS if own_prompts else prompts.digests) | arguments
-    with whole(settings.results, arguments, [*settings.input_files, *settings.evaluation_files]) as result:
-        splits = split_problems(settings, _statements(settings.input_files, own_prompts=own_prompts))
-        writer.write(result, _problems(settings, prompts, writers, splits, writer), splits)
+    with whole(settings.results, arguments, [*files, *settings.evaluation_files]) as result:
+        splits = split_problems(settings, _statements(settings.input_files[0]))
+        writer.write(result, _problems(settings, prompts, files, splits, writer), splits)
         result.summary = writer.summary()
     return groups_made(result.summary, "Judged programs", settings.output_dir)
 
 
-def _first_record(path: Path) -> dict[str, Any]:
-    for record in iterate_records(path):
-        return record
-    raise UserError(f"{path}: the file holds no record")
-
-
-def _with_thinking(settings: JudgedSettings, firsts: Iterable[Mapping[str, Any]]) -> JudgedSettings:
-    """The settings with `require_thinking` decided, which is logged."""
-    if settings.require_thinking != "auto":
-        return settings
+def _thinks(firsts: Iterable[Mapping[str, Any]]) -> bool:
     responses = [str(first.get(name)) for first in firsts for name in ("responses", "raw_responses")]
-    thinks = any(tag in text for text in responses for tag in (OPEN, CLOSE))
-    logger.info("rewards: --require_thinking %s, from the thinking tags of the first responses", str(thinks).lower())
-    return replace(settings, require_thinking="true" if thinks else "false")
-
-
-def _has_prompt(record: Mapping[str, Any]) -> bool:
-    """Whether a record brings the prompt that the model saw."""
-    return record.get("conversations") is not None
+    return any(tag in text for text in responses for tag in (OPEN, CLOSE))
 
 
 def _check_prompts(path: Path, first: Mapping[str, Any], asked: str, prompts: PromptSet) -> None:
-    """Raise if the responses of a single-turn result answer other prompts than those that the groups would have.
+    """Raise if the responses of a single-turn result answer other prompts than the groups have; warn if none is known.
 
-    Where nothing says which prompts they answer, the user is warned.
+    Of records that have the instruction as it was sent, only the system message is compared.
     """
-    if first.get("hidden_verdicts") is not None:
-        raise UserError(
-            f"{path} is a result of eval_single_turn.py, which does not say which prompts its responses answer: give"
-            " the single-turn result that it was made from, or take the programs alone by --responses programs"
-        )
     recorded = (recorded_arguments(path) or {}).get("prompts")
-    # A record has the instruction as it was sent, but not the system message.
     names = ("system.jinja",) if first.get("instruction") is not None else FILES
     if recorded is None:
         logger.warning("%s: no manifest beside it says whether its prompts were those of the set %r", path, asked)
@@ -120,39 +92,20 @@ def _check_prompts(path: Path, first: Mapping[str, Any], asked: str, prompts: Pr
         )
 
 
-def _statements(paths: Sequence[Path], *, own_prompts: bool) -> dict[str, str]:
-    """The statement of each problem by its id, which is a string in groups; `own_prompts`: each has its own prompt."""
+def _statements(path: Path) -> dict[str, str]:
+    """The statement of each problem by its id, which is a string in groups."""
     statements: dict[str, str] = {}
-    for records in _read_together(paths):
-        for path, own in zip(paths, records, strict=True):
-            if own_prompts and not _has_prompt(own):
-                raise UserError(
-                    f"{path}: record {own['id']!r} has no 'conversations', which the first one has: give a file for"
-                    " each kind of result"
-                )
-        record = records[0]
+    for record in iterate_records(path):
         identifier = str(record["id"])
         statement = record.get("instruction") if record.get("question") is None else record["question"]
         if not isinstance(statement, str):
-            raise UserError(f"{paths[0]}: record {record['id']!r}: field 'question' is missing or not a string")
+            raise UserError(f"{path}: record {record['id']!r}: field 'question' is missing or not a string")
         if identifier in statements:
-            raise UserError(
-                f"{paths[0]}: id {identifier} is that of two problems, as a number and as a string: rename one"
-            )
+            raise UserError(f"{path}: id {identifier} is that of two problems, as a number and as a string: rename one")
         statements[identifier] = statement
+    if not statements:
+        raise UserError(f"{path}: the file holds no record")
     return statements
-
-
-def _read_together(paths: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:
-    """The records of each problem, one of each file: finished results have the order of their common input."""
-    for records in zip_longest(*map(iterate_records, paths)):
-        first = next(record for record in records if record is not None)
-        for path, record in zip(paths, records, strict=True):
-            if record is None:
-                raise UserError(f"{path}: it lacks record {first['id']!r}, which another of the files has: {_RULE}")
-            if record["id"] != first["id"]:
-                raise UserError(f"{path}: record {record['id']!r} stands where {paths[0]} has {first['id']!r}: {_RULE}")
-        yield list(records)
 
 
 def _writer_names(paths: Sequence[Path]) -> list[str]:
@@ -167,49 +120,51 @@ def _writer_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _problems(
-    settings: JudgedSettings, prompts: PromptSet, names: Sequence[str], splits: Mapping[str, str], counts: GroupWriter
+    settings: JudgedSettings, prompts: PromptSet, files: Mapping[Path, str], splits: Mapping[str, str], to: GroupWriter
 ) -> Iterator[JudgedProblem]:
-    for records in _read_together(settings.input_files):
+    """The problems with the programs of all files, which are read side by side, one record of each at a time."""
+    for records in zip_longest(*map(iterate_records, files)):
+        ids = ["no record" if record is None else f"record {record['id']!r}" for record in records]
+        if len(set(ids)) > 1:
+            raise UserError(
+                f"{', '.join(map(str, files))} have {', '.join(ids)} side by side: give results of one input"
+            )
         reads: list[JudgedRecord] = []
-        for path, record in zip(settings.input_files, records, strict=True):
+        for path, record in zip(files, records, strict=True):
             try:
-                reads.append(_reader(record)(record, settings, prompts))
+                reads.append(read_judged(record, settings, prompts))
                 _check_agreement(reads[0], reads[-1], settings.input_files[0])
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
         identifier = str(records[0]["id"])
         number = sum(len(read.programs) for read in reads)
-        counts.problems[READ] += 1
-        counts.programs[READ] += number
+        to.problems[READ] += 1
+        to.programs[READ] += number
         if identifier not in splits:
-            counts.problems.leave_out(EVALUATED, identifier)
-            counts.programs[EVALUATED] += number
+            to.problems.leave_out(EVALUATED, identifier)
+            to.programs[EVALUATED] += number
             continue
         candidates: list[Candidate] = []
-        for name, read in zip(names, reads, strict=True):
+        for name, read in zip(files.values(), reads, strict=True):
             for program in read.programs:
                 if isinstance(program, Dropped):
-                    counts.programs.leave_out(program.reason, f"{identifier}/{program.origin}")
-                elif len(names) == 1:
-                    candidates.append(program)
+                    to.programs.leave_out(program.reason, f"{identifier}/{program.origin}")
                 else:
-                    candidates.append(replace(program, origin=f"{name}:{program.origin}"))
+                    origin = program.origin if len(files) == 1 else f"{name}:{program.origin}"
+                    candidates.append(replace(program, origin=origin))
         problem = next((read.problem for read in reads if read.problem is not None), None)
-        yield JudgedProblem(identifier, reads[0].messages, candidates, problem)
+        yield JudgedProblem(identifier, reads[0].messages, candidates, problem and _without_results(problem))
 
 
 def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> None:
     """Raise if a record says something else of its problem than that of the first file, which is at `path`."""
     if first.statement != other.statement:
         raise UserError(f"its statement (field 'question') is not that in {path}: give results of one input")
-    if first.tests is not None and other.tests is not None and first.tests != other.tests:
+    if first.problem is not None and other.problem is not None and first.problem.tests != other.problem.tests:
         raise UserError(f"its tests (field 'test_cases') are not those in {path}: give results of one input")
     if list(first.messages) != list(other.messages):
         raise UserError(f"its prompt is not that in {path}: give results of one prompt set, or --responses programs")
 
 
-def _reader(record: Mapping[str, Any]) -> Callable[[Mapping[str, Any], JudgedSettings, PromptSet], JudgedRecord]:
-    """What reads a record of this kind."""
-    if record.get("raw_responses") is not None or _has_prompt(record):
-        return read_multi_turn
-    return read_recorded_programs if record.get("exec_results") is None else read_single_turn
+def _without_results(problem: Problem) -> dict[str, Any]:
+    return {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}

@@ -1,17 +1,15 @@
-"""What a record of judged programs holds, and the readers of this project's results: single-turn and multi-turn ones.
+"""The judged programs of a record: of a single-turn or multi-turn result of this project, or of an APPS-like problem.
 
-Which responses are taken, and whether as they were written, the settings say (`JudgedSettings.responses`). A later turn
-as it was written has a context: the messages between the problem and the response that the model saw, in which its
-earlier answers are shortened as in every rollout (`cobalt.episode.history_text`). Recorded rewards are those of
-training by Cobalt: `cobalt.reward` with its default settings, except for `require_thinking`, on the pass rate over all
-tests and the best pass rate of the programs in the context. Nothing is judged here.
+A later turn as it was written has a context: the messages between the problem and the response that the model saw.
+Recorded rewards are those of training by Cobalt: `cobalt.reward` with its default settings, except for
+`require_thinking`, on the pass rate over all tests and the best pass rate of the programs in the context.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from cobalt.datasets.offline.contrast import Candidate
+from cobalt.datasets.offline.contrast import Candidate, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.episode import Message, PromptSet, first_messages, opening_messages
@@ -24,7 +22,7 @@ from cobalt.episode.record import (
 )
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import VerdictKind
-from cobalt.problems.problem import Problem, TestSuite
+from cobalt.problems.problem import Problem, has_tests
 from cobalt.reward import RewardSettings, compute_reward
 from cobalt.selection.scores import score_trajectory
 from cobalt.stage.errors import UserError
@@ -34,14 +32,9 @@ UNKNOWN_RESULT = "dropped: the result does not say whether the program is right"
 NOT_FINISHED = "dropped: the response was cut off, or the engine failed"
 NO_PROGRAM = "dropped: the response has no program"
 
-_PROBLEM_FIELDS = (
-    "id", "difficulty", "question", "instruction", "test_cases", "public_test_cases", "hidden_test_cases", "source",
-)  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A program that cannot be used: why, as a key of the counts, and where it stands in the record."""
+class Dropped(NamedTuple):
+    """A program that cannot be used: why, as a key of the counts, and its number in the record."""
 
     reason: str
     origin: str
@@ -49,37 +42,73 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class JudgedRecord:
-    """A problem with its judged programs.
-
-    Attributes:
-        statement: The problem's statement.
-        tests: All its tests; None if the record has none.
-        messages: The prompt.
-        programs: The programs, in the order of the record.
-        problem: The record's fields that are about the problem; None if the record has no tests.
-    """
+    """A problem's statement, prompt and judged programs; `problem` is None if the record has no tests."""
 
     statement: str
-    tests: TestSuite | None
     messages: Sequence[Message]
     programs: Sequence[Candidate | Dropped]
-    problem: Mapping[str, Any] | None
+    problem: Problem | None
 
 
-def judged_record(
-    problem: Problem, messages: Sequence[Message], programs: Sequence[Candidate | Dropped]
-) -> JudgedRecord:
-    """The record of a problem with tests."""
-    without_results = {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
-    return JudgedRecord(problem.question, problem.tests, messages, programs, without_results)
+def has_prompt(record: Mapping[str, Any]) -> bool:
+    """Whether a record brings the prompt that the model saw."""
+    return record.get("conversations") is not None
 
 
-def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
-    """The responses of a single-turn record.
+def read_judged(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The programs of a record, whose kind its fields tell.
 
     Raises:
-        UserError: the record is malformed; the message names the field.
+        UserError: the record is malformed or not evaluated; the message names the field.
     """
+    if record.get("raw_responses") is not None or has_prompt(record):
+        return _read_multi_turn(record, settings, prompts)
+    if record.get("exec_results") is not None:
+        return _read_single_turn(record, settings, prompts)
+    return _read_recorded_programs(record, settings, prompts)
+
+
+def _read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The right `human_solutions` and the judged `generated_solutions` of APPS and CodeRL."""
+    solutions, generated = record.get("human_solutions"), record.get("generated_solutions")
+    if solutions is None and generated is None:
+        raise UserError("it has neither judged responses nor 'human_solutions' or 'generated_solutions'")
+    if settings.rewards_from == "recorded":
+        raise UserError("its programs have no recorded pass rates: leave --rewards_from at status")
+    solutions, generated = solutions or [], generated or []
+    if not isinstance(solutions, list) or not all(isinstance(code, str) for code in solutions):
+        raise UserError("field 'human_solutions' must be a list of programs")
+    if not isinstance(generated, list) or not all(
+        isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
+    ):
+        raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
+    codes: list[tuple[str, Status | None, str]]
+    codes = [(code, Status.ACCEPTED, f"human_solutions/{index}") for index, code in enumerate(solutions)]
+    codes += [(one["code"], _status(one), f"generated_solutions/{index}") for index, one in enumerate(generated)]
+    programs = [
+        Dropped(UNKNOWN_RESULT, origin)
+        if status is None
+        else Candidate(plain(code), status, settings.rewards.of(status), origin)
+        for code, status, origin in codes
+    ]
+    problem = Problem.parse(record) if has_tests(record, "test_cases") else None
+    statement = str(record.get("question") or record.get("instruction")) if problem is None else problem.question
+    fn_name = None if problem is None else problem.tests.fn_name
+    return JudgedRecord(statement, opening_messages(prompts.first_turn(statement, fn_name), prompts), programs, problem)
+
+
+def _status(entry: Mapping[str, Any]) -> Status | None:
+    """True: all tests passed; false: a wrong output; -1: an error or a limit; -2: not a program."""
+    result = entry.get("result")
+    if isinstance(result, bool):
+        return Status.ACCEPTED if result else Status.WRONG_ANSWER
+    if result == -1:
+        timed_out = "timeout" in str(entry.get("error_type")).lower()
+        return Status.TIME_LIMIT if timed_out else Status.RUNTIME_ERROR
+    return Status.COMPILE_ERROR if result == -2 else None
+
+
+def _read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     problem = Problem.parse(record)
     turns = decode_first_turns(record)
     results = decode_results(record, len(problem.tests))
@@ -89,20 +118,13 @@ def read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompt
     for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
         kinds = [verdict.kind for verdict in result.verdicts]
         programs.append(_program(turn, kinds, f"{sample}/0", settings, [result.pass_rate]))
-    return judged_record(problem, _prompt(problem, (), settings, prompts), programs)
+    return JudgedRecord(problem.question, _prompt(problem, (), settings, prompts), programs, problem)
 
 
-def read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
-    """The responses of an evaluated multi-turn record.
-
-    Raises:
-        UserError: the record is malformed or not evaluated, or its tests are perturbed ones.
-    """
+def _read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     problem = Problem.parse(record)
     if recorded_public_tests(problem) == "perturbed":
-        raise UserError(
-            "its public tests are perturbed ones, which no program passes: give the run on the benign tests"
-        )
+        raise UserError("its public tests are perturbed ones, which no program passes: give the run on benign tests")
     trajectories = decode_trajectories(problem, record)
     if not axes_are_known(ProblemTrajectories(problem, trajectories)):
         raise UserError(
@@ -127,7 +149,7 @@ def read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts
             kinds = [*public, *turn.hidden_verdicts]
             origin = f"{trajectory.sample}/{number}"
             programs.append(_program(turn, kinds, origin, settings, rates[: number + 1], context))
-    return judged_record(problem, _prompt(problem, seen, settings, prompts), programs)
+    return JudgedRecord(problem.question, _prompt(problem, seen, settings, prompts), programs, problem)
 
 
 def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
@@ -135,9 +157,7 @@ def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
     if not number:
         return ()
     if not trajectory.messages:
-        raise UserError(
-            "it has no 'conversations', which hold the contexts of its later turns: give a multi-turn result"
-        )
+        raise UserError("it has no 'conversations', which hold the contexts of later turns: give a multi-turn result")
     return tuple(trajectory.context(number)[len(trajectory.context(0)) :])
 
 
@@ -175,7 +195,7 @@ def _program(
 def _prompt(
     problem: Problem, seen: Sequence[Message], settings: JudgedSettings, prompts: PromptSet
 ) -> Sequence[Message]:
-    """The prompt: of a model's responses the one that it saw, if the file has it; of bare programs the prompt set's."""
+    """Of a model's responses the prompt that it saw, if the record has it; of bare programs the prompt set's."""
     if settings.responses == "programs":
         return opening_messages(prompts.first_turn(problem.question, problem.tests.fn_name), prompts)
     return seen or first_messages(problem, prompts)

@@ -1,7 +1,4 @@
-"""The settings that the stages share which make groups for offline training, and those of judged programs.
-
-The paper's values are defaults where they are known; docs/offline_rl.md says which are not.
-"""
+"""The settings of the stages that make groups for offline training; docs/offline_rl.md says which are the paper's."""
 
 import math
 from dataclasses import field, fields
@@ -47,19 +44,14 @@ class RewardLevels:
 
     def __post_init__(self) -> None:
         """Raise UserError if a reward is not finite, the bonus negative, or another status worth the accepted one's."""
-        for level in fields(self):
-            if not math.isfinite(getattr(self, level.name)):
-                raise UserError(f"rewards.{level.name} is {getattr(self, level.name)}: it must be a finite number")
-        if self.runtime_bonus < 0:
-            raise UserError(f"rewards.runtime_bonus is {self.runtime_bonus}: it must be 0 or more")
-        for status in Status:
-            if status is not Status.ACCEPTED and self.of(status) >= self.accepted:
-                raise UserError(f"rewards.{status.value} is {self.of(status)}: it must be below rewards.accepted")
+        if not all(math.isfinite(getattr(self, level.name)) for level in fields(self)) or self.runtime_bonus < 0:
+            raise UserError("--rewards must be finite numbers, and rewards.runtime_bonus 0 or more")
+        if max(self.of(status) for status in Status if status is not Status.ACCEPTED) >= self.accepted:
+            raise UserError("--rewards: every other status must be below rewards.accepted")
 
     def of(self, status: Status) -> float:
         """The reward of a status, without the bonus."""
-        reward: float = getattr(self, status.value)
-        return reward
+        return float(getattr(self, status.value))
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,15 +150,7 @@ class JudgedSettings(GroupSettings):
         super().__post_init__()
         if not self.input_files:
             raise UserError("no input is named: give the files of judged programs by --input_files")
-        if self.rewards.runtime_bonus:
-            raise UserError("rewards.runtime_bonus is only for CodeNet, whose submissions have recorded times")
-        recorded = self.rewards_from == "recorded"
-        if not recorded and self.require_thinking != "auto":
-            raise UserError("require_thinking is read only with --rewards_from recorded: leave it out")
-        if recorded and self.responses == "programs":
-            raise UserError(
-                "rewards_from is recorded and responses is programs: recorded rewards are about whole responses, so"
-                " give --responses as_written or turns"
-            )
-        if recorded and self.rewards != RewardLevels():
+        if self.rewards_from == "recorded" and self.responses == "programs":
+            raise UserError("recorded rewards are about whole responses, and responses is programs: give turns")
+        if self.rewards_from == "recorded" and self.rewards != RewardLevels():
             raise UserError("rewards_from is recorded: --rewards are levels of statuses, so leave them out")

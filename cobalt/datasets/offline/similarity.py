@@ -1,8 +1,7 @@
 """Programs and problem statements that resemble each other, by the runs of tokens or letters that they share.
 
-Programs are exact duplicates if they are equal but for comments, empty lines and white space at the end of lines. They
-are near duplicates if they share most of their runs of five tokens, as MinHash estimates it (datasketch). Of statements
-letters and digits alone are compared, whatever their mark-up. Nothing here runs or parses programs.
+Programs are near duplicates if they share most of their runs of five tokens, as MinHash estimates it (datasketch). Of
+statements letters and digits alone are compared.
 """
 
 import re
@@ -39,7 +38,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 def normalised_source(source: str) -> str:
     """The program without comments, empty lines and white space at the end of lines."""
-    without_comments = _STRING_OR_COMMENT.sub(lambda found: found[1] or "", source) if "#" in source else source
+    without_comments = _STRING_OR_COMMENT.sub(lambda match: match[1] or "", source) if "#" in source else source
     return "\n".join(line for line in map(str.rstrip, without_comments.split("\n")) if line)
 
 
@@ -51,11 +50,7 @@ class NearDuplicates:
     """
 
     def __init__(self, threshold: float) -> None:
-        """Start without a program.
-
-        Args:
-            threshold: From which Jaccard similarity of their features two programs are near duplicates, above 0 to 1.
-        """
+        """Start without a program; `threshold` is the Jaccard similarity of near duplicates, above 0 to 1."""
         from datasketch import MinHash
 
         self._threshold = threshold
@@ -97,9 +92,6 @@ def similar_pairs(statements: Sequence[str], threshold: float) -> list[tuple[int
     Args:
         statements: The `letters` of the statements, all different: copies would make each other boilerplate.
         threshold: The part, above 0 to 1, of the features of the statement that has fewer.
-
-    A feature of many statements is boilerplate and does not count. A translation is not similar, and neither is a
-    statement in other words.
     """
     if len(statements) < 2:
         return []

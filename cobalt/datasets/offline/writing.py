@@ -1,8 +1,7 @@
 """Write the groups of a source into files for training and validation, and count what became of problems and programs.
 
-This is what the sources share: problems with statements that models will be evaluated on are left out, problems with
-similar statements get into the same file, and prompts and responses over the limit of length are left out. Nothing is
-judged here.
+Problems with statements that models will be evaluated on are left out, problems with similar statements get into the
+same file, and prompts and responses over the limit of length are left out.
 """
 
 import hashlib
@@ -33,7 +32,7 @@ EVALUATED = "dropped: similar to an evaluation problem"
 LONG_PROMPT = "dropped: the prompt leaves no room for a response"
 NO_GROUP = "dropped: no accepted program, or no other, or too few in all"
 
-# What groups are; keys of a run's counts besides the files.
+# What groups are, besides the files.
 EQUAL_REWARDS = "with equal rewards: no gradient"
 NONE_ACCEPTED = "without an accepted response"
 
@@ -54,7 +53,7 @@ class JudgedProblem:
         messages: The prompt.
         candidates: The programs.
         record: The problem in the schema of `cobalt.problems.problem`; None: it is not written.
-        refuse: Why a program that would be used is left out after all.
+        refuse: See `Refuse`.
     """
 
     id: str
@@ -68,17 +67,12 @@ class GroupWriter:
     """Makes the groups of a source, counts what becomes of its problems and programs, and writes the files.
 
     Attributes:
-        problems, programs: Counts by what became of them, with the first ids that were left out: of problems, and of
-            programs or the problems that they belong to.
+        problems, programs: Counts by what became of them, with the first ids that were left out.
         groups: Counts by file and by what the groups are.
     """
 
     def __init__(self, settings: GroupSettings, source: str) -> None:
-        """Load what measures lengths, if there is a limit.
-
-        Args:
-            settings: How groups are made.
-            source: Name of the data set in the groups.
+        """Load what measures lengths, if there is a limit; `source` names the data set in the groups.
 
         Raises:
             UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
@@ -92,12 +86,7 @@ class GroupWriter:
             self._counter.check_end()
 
     def arguments(self, stage: str, prompts: Mapping[str, str] | str) -> dict[str, Any]:
-        """What decides the groups, for the manifests, besides the settings of a source.
-
-        Args:
-            stage: Name of the stage.
-            prompts: The digests of the prompt set, or where the prompts are from.
-        """
+        """What decides the groups, for the manifests; `prompts` are digests, or where the prompts are from."""
         settings, limited = self._settings, self._counter is not None
         return {
             "stage": stage,
@@ -110,17 +99,12 @@ class GroupWriter:
         }
 
     def summary(self) -> Summary:
-        """The counts for a manifest and a table, each kind in the order in which it was first counted."""
+        """The counts for a manifest and a table."""
         counts = {"problems": dict(self.problems), "programs": dict(self.programs), "groups": dict(+self.groups)}
         return with_first(counts, self.problems, self.programs)
 
     def write(self, result: Whole, problems: Iterable[JudgedProblem], splits: Mapping[str, str]) -> None:
-        """Make the groups of each problem, and write them when all problems are read.
-
-        Args:
-            result: The files of `settings.results`.
-            problems: The problems in any order. Until all are read, their lines lie in a temporary file.
-            splits: The split of each problem, in the order that the files get.
+        """Make the groups of each problem, and write them in the order of `splits` when all problems are read.
 
         Raises:
             UserError: a file cannot be written, or no group is left for one of them.
@@ -137,13 +121,11 @@ class GroupWriter:
                 for group in groups:
                     self.groups[EQUAL_REWARDS] += len({one.reward for one in group.responses}) == 1
                     self.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in group.responses)
-                lines = {split: [group.to_record() for group in groups]}
+                records = {split: [group.to_record() for group in groups]}
                 if problem.record is not None:
-                    lines[PROBLEMS] = [dict(problem.record)]
-                for name, records in lines.items():
-                    encoded = b"".join(map(encode_record, records))
-                    slots[name, problem.id] = (spool.tell(), len(encoded))
-                    spool.write(encoded)
+                    records[PROBLEMS] = [dict(problem.record)]
+                for name, own in records.items():
+                    slots[name, problem.id] = (spool.tell(), spool.write(b"".join(map(encode_record, own))))
             self._check_files()
             for path in self._settings.results:
                 for problem_id in splits:
@@ -187,16 +169,13 @@ class GroupWriter:
 
     def _check_files(self) -> None:
         """Raise if a file would have no group."""
-        names = [path.stem for path in self._settings.results if path.stem != PROBLEMS]
-        empty = next((name for name in names if not self.groups[f"in {name}.jsonl"]), None)
-        if empty is None:
-            return
-        what = f"no group is left for {empty}.jsonl (problems: {tally(self.problems)}"
-        if +self.groups:
-            share = "a smaller --validation_share" if empty == TRAIN else "--validation_share 0, a larger one"
-            raise UserError(f"{what}): give {share} or another --seed")
-        size = f"a group takes {self._settings.group_size} different programs of one turn (group_size)"
-        raise UserError(f"{what}; programs: {tally(self.programs)}): {size}")
+        for name in (path.stem for path in self._settings.results):
+            if name != PROBLEMS and not self.groups[f"in {name}.jsonl"]:
+                counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
+                raise UserError(
+                    f"no group is left for {name}.jsonl ({counts}): give more programs, a smaller --group_size, another"
+                    " --validation_share or another --seed"
+                )
 
 
 def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
@@ -210,10 +189,10 @@ def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
 
 
 def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> dict[str, str]:
-    """The split of each problem; problems whose statements equal or resemble one of the evaluation files have none.
+    """The split of each problem, in their order; without those whose statements resemble one of the evaluation files.
 
     Problems whose statements are equal or similar, directly or by way of others, are in the same split. It is drawn
-    from the seed and the first of their ids. The problems are in the order of the statements.
+    from the seed and the first of their ids.
 
     Raises:
         UserError: an evaluation file cannot be read or holds no problem, or a record of it has no statement.
@@ -238,8 +217,8 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
             leader[other] = one
         elif first < len(firsts):
             dropped.add(texts[first])
-    split = {text: _split(settings, firsts[texts[lead(index)]]) for index, text in enumerate(firsts)}
-    return {name: split[own[name]] for name in statements if own[name] not in dropped}
+    leaders = {text: firsts[texts[lead(index)]] for index, text in enumerate(firsts)}
+    return {name: _split(settings, leaders[own[name]]) for name in statements if own[name] not in dropped}
 
 
 def _split(settings: GroupSettings, name: str) -> str:
@@ -248,12 +227,11 @@ def _split(settings: GroupSettings, name: str) -> str:
 
 
 def _evaluation_statements(path: Path) -> Iterator[str]:
-    empty = True
-    for place, record in read_rows(path):
-        empty = False
+    where = None
+    for where, record in read_rows(path):
         statement = next((record[name] for name in _QUESTION_FIELDS if isinstance(record.get(name), str)), None)
         if statement is None:
-            raise UserError(f"{path}, {place}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
+            raise UserError(f"{path}, {where}: none of the fields {', '.join(_QUESTION_FIELDS)} is a string")
         yield statement
-    if empty:
+    if where is None:
         raise UserError(f"{path}: the evaluation file holds no problem")
