@@ -33,6 +33,7 @@ NO_CODE_FEEDBACK = (
 
 
 Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Outcome = Annotated[bool, Field(strict=True), BeforeValidator(lambda value: bool(value) if value in (0, 1) else value)]
 Text = Annotated[str, BeforeValidator(lambda text: "" if text is None else str(text))]
 
 
@@ -75,7 +76,7 @@ class ExecResult:
         run_seconds: Wall time from the first test's start to the last test's end.
     """
 
-    passing: list[bool]
+    passing: list[Outcome]
     feedback: list[Text]
     verdicts: list[Verdict]
     comparison: str = "strip"
@@ -153,7 +154,7 @@ class ExecResult:
 class _Bare(TypedDict):
     """A result in a recorded file."""
 
-    passing: list[bool]
+    passing: list[Outcome]
     feedback: list[Text]
 
 
