@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 from support import write_lines
 from test_scripts import assert_user_error, run
 
-from cobalt.datasets import taco_rules
 from cobalt.datasets.readings import call_readings
-from cobalt.datasets.taco import TacoSettings, read_attempts, taco
-from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
+from cobalt.datasets.taco import (
+    Candidate,
+    Rule,
+    TacoSettings,
+    capped_places,
+    easiest_places,
+    read_attempts,
+    read_row,
+    taco,
+)
 from cobalt.episode import extract_code
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
@@ -610,6 +617,6 @@ def test_a_bug_in_a_reader_is_a_crash_and_not_a_dropped_row(bug, monkeypatch):
 
     source = row()
     assert isinstance(read_row(source, "call", 20), Candidate)
-    monkeypatch.setattr(taco_rules, "text_readings", broken)
+    monkeypatch.setattr("cobalt.datasets.taco.text_readings", broken)
     with pytest.raises(bug):
         read_row(source, "call", 20)

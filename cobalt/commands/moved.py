@@ -18,7 +18,7 @@ MOVED = {
     "cobalt.datasets.judged_readings": "cobalt.datasets.readings",
     "cobalt.datasets.literals": "cobalt.datasets.readings",
     "cobalt.datasets.numpy_stand_in": "cobalt.judge.inside.numpy_stand_in",
-    "cobalt.datasets.offline.judged_record": "cobalt.datasets.offline.results",
+    "cobalt.datasets.offline.judged_record": "cobalt.datasets.offline.judged",
     "cobalt.datasets.offline.near_duplicates": "cobalt.datasets.offline.similarity",
     "cobalt.datasets.offline.similar_statements": "cobalt.datasets.offline.similarity",
     "cobalt.datasets.pocket": "cobalt.pocket",

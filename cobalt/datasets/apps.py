@@ -26,8 +26,8 @@ from cobalt.datasets.sources import (
     optional,
     read_each,
     text_of,
+    with_starter_code,
 )
-from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
 from cobalt.judge import Judge, open_judge
 from cobalt.problems.hub import Row, hub_file

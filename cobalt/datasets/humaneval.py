@@ -30,14 +30,15 @@ from cobalt.datasets.sources import (
     ProblemsFile,
     Revision,
     decoded,
+    digest,
     field_of,
     local_rows,
     optional,
     read_each,
+    render,
     text_of,
     texts_of,
 )
-from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.inside import numpy_stand_in

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import pydantic.dataclasses
 
-from cobalt.datasets.sources import InstructionPrompts, ProblemsFile, field_of, local_rows, read_each
-from cobalt.datasets.texts import with_starter_code
+from cobalt.datasets.sources import InstructionPrompts, ProblemsFile, field_of, local_rows, read_each, with_starter_code
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS

@@ -10,8 +10,17 @@ from typing import Any, Literal
 import pydantic.dataclasses
 
 from cobalt.datasets.assertions import assertion_suite
-from cobalt.datasets.sources import ProblemsFile, Revision, field_of, local_rows, optional, text_of, texts_of
-from cobalt.datasets.texts import digest, render
+from cobalt.datasets.sources import (
+    ProblemsFile,
+    Revision,
+    digest,
+    field_of,
+    local_rows,
+    optional,
+    render,
+    text_of,
+    texts_of,
+)
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
 from cobalt.stage.errors import UserError
