@@ -4,7 +4,7 @@ The texts are templates in `cobalt/datasets/prompts/`. They make a problem's `qu
 makes the first message of it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -12,11 +12,12 @@ from cobalt.episode.templates import templates
 from cobalt.judge import programs_at_a_time
 from cobalt.problems.hub import Row
 from cobalt.stage.errors import UserError
+from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import file_digest, write_summary
 from cobalt.stage.records import RecordId
 from cobalt.stage.rows import decode_json, read_rows
 from cobalt.stage.run import WRITTEN, Each, Flag, Outcome
-from cobalt.stage.tally import REPEATED, Summary, Tally
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed
 
 ProblemsFile = Annotated[
     Path, Flag(None, "-o", text="Problems (JSONL), with their manifest next to them as .run.json."), WRITTEN
@@ -85,6 +86,11 @@ async def judge_each(
             summary = count()
             write_summary(result.path, summary)
     return Outcome(summary=summary)
+
+
+def none_left(counts: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> UserError:
+    """What to raise where no row became a problem; it has the counts, and the first row that cannot be read."""
+    return UserError(f"no problem is left ({in_words(counts)}{first_malformed(first)})")
 
 
 def field_of(row: Mapping[str, Any], name: str, *kinds: type) -> Any:

@@ -50,8 +50,6 @@ OVER_MAX_TESTS = "tests over max_tests"
 MIN_TESTS = 8
 MIN_ALPHANUMERICS = 100
 
-FunctionTests = Literal["call", "paper"]
-
 
 class Rule(StrEnum):
     """Why a row is dropped, in the order in which the rules are applied."""
@@ -80,7 +78,7 @@ class TacoSettings:
     attempts_file: OptionalFile = None
     """Single-turn result on the problems of an earlier run; the tests that most of its samples pass become public.
     Default: those with the shortest inputs."""
-    function_tests: FunctionTests = "call"
+    function_tests: Literal["call", "paper"] = "call"
     """How function problems are run: called with typed arguments, or by the paper's print(f(*input().split()))."""
     prompts: InstructionPrompts = "paper"
     max_tests: int = 20
@@ -128,10 +126,7 @@ async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
         arguments = {
             "stage": "taco_rows",
             "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
-            "function_tests": settings.function_tests,
-            "max_tests": settings.max_tests,
-            "max_solutions": settings.max_solutions,
-            "seed": settings.seed,
+            **{name: getattr(settings, name) for name in ("function_tests", "max_tests", "max_solutions", "seed")},
             "judge": dict(await local.describe()),
         }
         if settings.authors_order:
@@ -177,9 +172,7 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
     if row.repeated:
         return dropped
     try:
-        candidate = await asyncio.to_thread(
-            read_row, row.fields, settings.function_tests, settings.max_tests, settings.authors_order
-        )
+        candidate = await asyncio.to_thread(read_row, row.fields, settings)
     except UserError as error:
         return dropped | {"dropped": Rule.MALFORMED.name, "message": f"{row.place}: {error}"}
     if isinstance(candidate, Rule):
@@ -190,11 +183,8 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
     if suite is None:
         return dropped | {"dropped": Rule.UNSOLVED.name}
     problem = {"id": candidate.id, "difficulty": candidate.difficulty, "question": candidate.question}
-    return {
-        "id": row.id,
-        "problem": problem | {"test_cases": suite.to_json()},
-        "tests_left_out": candidate.tests_left_out,
-    }
+    problem["test_cases"] = suite.to_json()
+    return {"id": row.id, "problem": problem, "tests_left_out": candidate.tests_left_out}
 
 
 def _count(rows_file: Path) -> Summary:
@@ -243,13 +233,8 @@ def _split(
             f"{kept} problems are left ({in_words(counts['rows'])}{first_malformed(counts.get(FIRST, {}))}), and"
             f" --dev_size is {settings.dev_size}: give more rows, or a smaller --dev_size"
         )
-    arguments = {
-        "stage": "taco_split",
-        "prompts": prompts.digests,
-        "public_tests": settings.public_tests,
-        "dev_size": settings.dev_size,
-        "seed": settings.seed,
-    }
+    arguments = {name: getattr(settings, name) for name in ("public_tests", "dev_size", "seed")}
+    arguments |= {"stage": "taco_split", "prompts": prompts.digests}
     rows_file, *splits = settings.results
     inputs = [rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
     summary = finished(splits, arguments, inputs)
@@ -291,14 +276,7 @@ def _completed(
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row that passed the rules on its form; its solutions are still to be judged.
-
-    Attributes:
-        question: The statement; with the starter code, for function problems that have one.
-        readings: What its tests may mean; the first that a solution passes holds.
-        programs: Recorded solutions, ready to be judged.
-        tests_left_out: How many of its tests are over the most that a problem may have.
-    """
+    """A row that passed the rules on its form: what its tests may mean, and the recorded solutions that decide."""
 
     id: ProblemId
     difficulty: str
@@ -308,12 +286,8 @@ class Candidate:
     tests_left_out: int = 0
 
 
-def read_row(
-    row: Mapping[str, Any], function_tests: FunctionTests, max_tests: int, authors_order: bool = False
-) -> Candidate | Rule:
+def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Candidate | Rule:
     """The candidate in a row of the data set, or the first rule on form that drops the row.
-
-    With `function_tests` "call" functions are called; with "paper" they are programs that split a line of text.
 
     Raises:
         UserError: a field is missing or of a wrong type; it is named.
@@ -332,7 +306,7 @@ def read_row(
         return Rule.FEW_TESTS
     call = ""
     try:
-        if fn_name and function_tests == "call":
+        if fn_name and settings.function_tests == "call":
             readings = call_readings(fn_name, inputs, outputs)
         elif fn_name:
             readings = (text_suite(inputs, outputs),)
@@ -346,7 +320,7 @@ def read_row(
         return Rule.IMAGE
     if sum(map(str.isalnum, question)) < MIN_ALPHANUMERICS:
         return Rule.SHORT
-    selected = capped_places(readings[0].inputs, max_tests, authors_order)
+    selected = capped_places(readings[0].inputs, settings.max_tests, settings.authors_order)
     statement = question.strip()
     if readings[0].fn_name is not None:
         statement = with_starter_code(statement, row.get("starter_code"))
@@ -361,7 +335,7 @@ def read_row(
 
 
 def _solutions(row: Mapping[str, Any]) -> list[str]:
-    """Recorded solutions: a list, or, as BAAI/TACO has it, its JSON string; null if there are none."""
+    """Recorded solutions: a list, or, in BAAI/TACO, its JSON string; null if there are none."""
     value = field_of(row, "solutions")
     solutions = [] if value is None else decoded(value)
     if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
