@@ -151,6 +151,6 @@ class JudgedSettings(GroupSettings):
         if not self.input_files:
             raise UserError("no input is named: give the files of judged programs by --input_files")
         if self.rewards_from == "recorded" and self.responses == "programs":
-            raise UserError("responses is programs, and recorded rewards are about whole responses: give as_written or turns")
+            raise UserError("recorded rewards are about whole responses, and responses is programs: give turns")
         if self.rewards_from == "recorded" and self.rewards != RewardLevels():
             raise UserError("rewards_from is recorded: --rewards are levels of statuses, so leave them out")
