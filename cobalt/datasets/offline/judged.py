@@ -187,7 +187,9 @@ def _problems(
                     origin = program.origin if len(files) == 1 else f"{name}:{program.origin}"
                     candidates.append(replace(program, origin=origin))
         problem = next((read.problem for read in reads if read.problem is not None), None)
-        yield JudgedProblem(identifier, reads[0].messages, candidates, problem and _without_results(problem))
+        fields = {} if problem is None else problem.record
+        record = {name: fields[name] for name in _PROBLEM_FIELDS if name in fields} or None
+        yield JudgedProblem(identifier, reads[0].messages, candidates, record)
 
 
 def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> None:
@@ -198,10 +200,6 @@ def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> No
         raise UserError(f"its tests (field 'test_cases') are not those in {path}: give results of one input")
     if list(first.messages) != list(other.messages):
         raise UserError(f"its prompt is not that in {path}: give results of one prompt set, or --responses programs")
-
-
-def _without_results(problem: Problem) -> dict[str, Any]:
-    return {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
 
 
 def _has_prompt(record: Mapping[str, Any]) -> bool:
