@@ -33,7 +33,6 @@ from cobalt.judge.prelude import GRADERS
 from cobalt.problems.hub import hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_files
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally, with_first
@@ -87,7 +86,6 @@ def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
     source = settings.input_file or Path(FILE)
     if settings.input_file is None and not source.is_file():
         source = hub_file(DATA_SET, FILE, "main", f"give a local copy of {FILE} by --input_file")
-    check_files([source], [settings.output_file])
     arguments = {
         "stage": "livecodebench",
         "start_date": settings.start_date and settings.start_date.isoformat(),
