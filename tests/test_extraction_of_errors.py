@@ -225,8 +225,8 @@ async def test_records_of_another_kind_are_refused(tmp_path, record, message):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (square_problem(0), "no field 'perturbed_public_test_cases': .*run_perturbation.py"),
-        (without(perturbed_problem(), "modified_test_cases"), "no field 'modified_test_cases'"),
+        (square_problem(0), "field 'perturbed_public_test_cases' is missing: .*run_perturbation.py"),
+        (without(perturbed_problem(), "modified_test_cases"), "problem 0: field 'modified_test_cases' is missing"),
         (
             perturbed_problem() | {"modified_test_cases": json.dumps({"inputs": ["5"], "outputs": ["1"]})},
             "are not among",

@@ -116,8 +116,9 @@ def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(
     assert len(records) < 30 and (when == "start" or len(records) >= 2)
     assert all(set(record["finish_reasons"]) <= ENDED for record in records)
     # The engine and the judge describe themselves alike behind a URL, so that the result goes on with them.
+    words += ["--samples", "seeded"] if name == "sample" else []
     finished = subprocess.run(
-        [sys.executable, "-m", "cobalt.commands", *map(str, words), *(["--samples", "seeded"] if name == "sample" else [])],
+        [sys.executable, "-m", "cobalt.commands", *map(str, words)],
         cwd=ROOT, env=os.environ | services, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr

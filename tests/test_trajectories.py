@@ -316,7 +316,7 @@ async def test_a_result_that_cannot_be_written_gets_one_sentence(tmp_path, polic
     source = write_lines(tmp_path / "e.jsonl", [THREE])
     for path, message in (
         (source / "prompts.jsonl", "cannot write"),
-        (tmp_path, "is a folder, and the result is a file"),
+        (tmp_path, "is a folder"),
     ):
         with pytest.raises(UserError, match=message):
             await select_prompts(ProcessingSettings(source, path, policy), NoJudge())
