@@ -27,7 +27,6 @@ WRITERS = {
     "pocket/world.py": "the folder of the weights, which appears whole",
     "training": "checkpoints and logs",
     "serving": "tokens and logs",
-    "datasets/codenet_files.py": "unpacked archives",
     "problems/hub.py": "copies to upload",
 }
 """What writes files itself, and which."""
