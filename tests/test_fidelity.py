@@ -14,8 +14,7 @@ from test_scripts import assert_user_error, run
 from test_taco import row
 
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
-from cobalt.datasets.taco import TacoSettings, read_attempts, taco
-from cobalt.datasets.taco_rules import easiest_places
+from cobalt.datasets.taco import TacoSettings, easiest_places, read_attempts, taco
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments

@@ -10,8 +10,7 @@ from support import ROOT, square_problem, trajectory_record, write_lines
 
 from cobalt.datasets.offline import judged
 from cobalt.datasets.offline.groups import Status, read_groups
-from cobalt.datasets.offline.judged import judged_groups
-from cobalt.datasets.offline.results import NO_PROGRAM, NOT_FINISHED, UNKNOWN_RESULT
+from cobalt.datasets.offline.judged import NO_PROGRAM, NOT_FINISHED, UNKNOWN_RESULT, judged_groups
 from cobalt.datasets.offline.settings import JudgedSettings, RewardLevels
 from cobalt.datasets.offline.writing import EQUAL_REWARDS, NONE_ACCEPTED
 from cobalt.episode import load_prompts, program_of

@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 from support import write_lines
 from test_scripts import assert_user_error, run
 
-from cobalt.datasets import taco_rules
 from cobalt.datasets.readings import call_readings
-from cobalt.datasets.taco import TacoSettings, read_attempts, taco
-from cobalt.datasets.taco_rules import Candidate, Rule, capped_places, easiest_places, read_row
+from cobalt.datasets.taco import (
+    Candidate,
+    Rule,
+    TacoSettings,
+    capped_places,
+    easiest_places,
+    read_attempts,
+    read_row,
+    taco,
+)
 from cobalt.episode import extract_code
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
@@ -83,7 +90,7 @@ def test_each_rule_drops_its_rows(changes, rule):
     gc.collect()
     gc.disable()  # finalizers of other tests would fail where a row exhausts the stack
     try:
-        assert read_row(row() | changes, "call", 20) is rule
+        assert read_row(row() | changes, TacoSettings()) is rule
     finally:
         gc.enable()
 
@@ -99,7 +106,7 @@ def test_each_rule_drops_its_rows(changes, rule):
     ],
 )
 def test_rows_at_the_borders_of_the_rules_stay(changes):
-    assert isinstance(read_row(row() | changes, "call", 20), Candidate)
+    assert isinstance(read_row(row() | changes, TacoSettings()), Candidate)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +121,12 @@ def test_rows_at_the_borders_of_the_rules_stay(changes):
 )
 def test_a_row_of_another_schema_is_refused_by_field(changes, message):
     with pytest.raises(UserError, match=message):
-        read_row(row() | changes, "call", 20)
+        read_row(row() | changes, TacoSettings())
 
 
 def test_lists_of_text_tests_are_words_or_lines():
     tests = suite_json([["1", 2, "3"]] * 8, [["4"]] * 8)
-    candidate = read_row(row(input_output=tests), "call", 20)
+    candidate = read_row(row(input_output=tests), TacoSettings())
     assert candidate.readings == (TestSuite(("1 2 3",) * 8, ("4",) * 8), TestSuite(("1\n2\n3",) * 8, ("4",) * 8))
 
 
@@ -499,7 +506,7 @@ def test_integers_beyond_pythons_limit_are_tests_like_others(function_tests):
         "[8]", f"[{long}]"
     )
     tests += ", [1]" * 7 + "]}"
-    candidate = read_row(row() | {"input_output": tests}, function_tests, 20)
+    candidate = read_row(row() | {"input_output": tests}, TacoSettings(function_tests=function_tests))
     assert long in candidate.readings[0].inputs[7]
     assert long in candidate.readings[0].outputs[0]
 
@@ -609,7 +616,7 @@ def test_a_bug_in_a_reader_is_a_crash_and_not_a_dropped_row(bug, monkeypatch):
         raise bug("planted")
 
     source = row()
-    assert isinstance(read_row(source, "call", 20), Candidate)
-    monkeypatch.setattr(taco_rules, "text_readings", broken)
+    assert isinstance(read_row(source, TacoSettings()), Candidate)
+    monkeypatch.setattr("cobalt.datasets.taco.text_readings", broken)
     with pytest.raises(bug):
-        read_row(source, "call", 20)
+        read_row(source, TacoSettings())

@@ -23,19 +23,19 @@ from cobalt.datasets.sources import (
     field_of,
     judge_each,
     local_rows,
+    none_left,
     optional,
     read_each,
     text_of,
+    with_starter_code,
 )
-from cobalt.datasets.texts import with_starter_code
 from cobalt.episode import load_prompts
 from cobalt.judge import Judge, open_judge
 from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.errors import tally as in_words
 from cobalt.stage.run import Each, OptionalInput, Outcome, problems_made, stage
-from cobalt.stage.tally import Summary, Tally, first_malformed, with_first
+from cobalt.stage.tally import Summary, Tally, with_first
 
 HUB_NAME = "codeparrot/apps"
 Difficulty = Literal["introductory", "interview", "competition"]
@@ -139,7 +139,7 @@ def _summary(tally: Tally) -> Summary:
     kept = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
     left_out = {name: tally[name] for name in tally.first}
     if not sum(kept.values()):
-        raise UserError(f"no problem is left ({in_words(left_out)}{first_malformed(tally.first)})")
+        raise none_left(left_out, tally.first)
     return with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
 
 

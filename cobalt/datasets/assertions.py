@@ -22,12 +22,11 @@ def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "", 
     Args:
         assertions: `assert` statements that call the function to write, all the same one.
         reference: A right program. What it defines is the program's, and everything else the assertion's.
-        setup: Code that runs in the program before each test, for example to make objects of its classes.
+        setup: Code that runs in the program before each test.
         imports: Code that runs before `setup`, and before each assertion.
 
     Raises:
-        UserError: an assertion, the reference or the setup is not Python, the calls cannot be told from the rest, or
-            the setup has an expression statement; the message names it.
+        UserError: some code is not Python, the calls cannot be told from the rest, or the setup has an expression.
     """
     setup = f"{imports}\n{setup}".strip()
     for statement in parsed(setup, "the setup").body:

@@ -12,9 +12,8 @@ import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic.dataclasses
 import tyro
@@ -54,8 +53,7 @@ NOT_JUDGED = frozenset(
 _COLUMNS = (
     "submission_id", "problem_id", "language", "original_language", "status", "cpu_time", "memory", "code_size",
 )  # fmt: skip
-_DIGITS = 12
-"""Most digits of a time, a memory or a size."""
+_DIGITS = 12  # most of a time, a memory or a size
 # "Python" alone may be either, and numbers after "PyPy3" are PyPy's own.
 _VERSION = re.compile(r"(?:Python \(|(?:Python|PyPy) ?)([23])")
 
@@ -94,8 +92,7 @@ class CodeNetSettings(GroupSettings):
     """Problems whose page has figures, which statements lose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A judged Python submission: its milliseconds, 0 for a compile error, and the Python that its language names."""
 
     id: str
@@ -132,7 +129,6 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
 
 
 def _pages(statements: Collection[Statement]) -> dict[str, int]:
-    """How many problem pages there are, and how many of them have what a statement can have."""
     return {
         "read": len(statements),
         "with a statement": sum(bool(one.text) for one in statements),
@@ -239,23 +235,19 @@ def _python_rows(problem: str, table: str) -> list[dict[str, str]]:
 
 
 def _submission(row: Mapping[str, str]) -> Submission | str:
-    """The submission of a row, or why the row is left out: an empty or negative field, too, leaves it out.
-
-    A compile error ran nothing, so its time and memory are not read; AtCoder's rows have no accuracy.
-    """
+    """The submission of a row, or why the row is left out."""
     text = {name: row.get(name, "").strip() for name in _COLUMNS}
-    measured: tuple[str, ...] = ("cpu_time", "memory", "code_size")
     if text["status"] in NOT_JUDGED:
         return UNJUDGED
     if text["status"] and text["status"] not in STATUSES:
         return f"{UNKNOWN_STATUS} {text['status']!r}"
-    if text["status"] == "Compile Error":
-        measured = ("code_size",)
+    ran = text["status"] != "Compile Error"
+    measured = ("cpu_time", "memory", "code_size") if ran else ("code_size",)
     if not all(text[name] for name in ("submission_id", "problem_id", "original_language", "status", *measured)):
         return EMPTY_FIELD
     if not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
         return NEGATIVE_FIELD
-    time = int(text["cpu_time"]) if "cpu_time" in measured else 0
+    time = int(text["cpu_time"]) if ran else 0
     version = _VERSION.match(text["original_language"])
     return Submission(text["submission_id"], STATUSES[text["status"]], time, version and int(version[1]))
 

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from cobalt.stage.errors import UserError
 
@@ -48,21 +47,15 @@ _HEADERS = (
 _DAMAGE = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError)
 
 
-class Descriptions(NamedTuple):
-    """The rows and the page of each problem, as text; of the rows the header and those of Python."""
-
-    rows: dict[str, str]
-    pages: dict[str, str]
-
-
-def read_descriptions(paths: Collection[Path]) -> Descriptions:
-    """Read the metadata and the pages of a data set that is in folders and archives.
+def read_descriptions(paths: Collection[Path]) -> tuple[dict[str, str], dict[str, str]]:
+    """The metadata (header and Python rows) and the page of each problem of a data set in folders and archives.
 
     Raises:
         UserError: a path cannot be read, an archive is damaged, a part is too large, or there are no metadata or no
             sources.
     """
-    descriptions = Descriptions({}, {})
+    rows: dict[str, str] = {}
+    pages: dict[str, str] = {}
     holds_sources, total = False, 0
     for path in paths:
         for name, read in _files(path):
@@ -79,15 +72,15 @@ def read_descriptions(paths: Collection[Path]) -> Descriptions:
             total += len(content)
             if total > LARGEST_DESCRIPTIONS:
                 raise UserError(f"{path}: metadata and pages have more than {LARGEST_DESCRIPTIONS} bytes")
-            texts = descriptions.rows if match[1] == "metadata" else descriptions.pages
+            texts = rows if match[1] == "metadata" else pages
             text = content.decode("utf-8-sig", "replace")
             texts[match[2]] = text.replace("\r\n", "\n").replace("\r", "\n")
     named = ", ".join(map(str, paths))
-    if not descriptions.rows:
+    if not rows:
         raise UserError(f"{named}: there is no metadata/pNNNNN.csv: name the folder or archive of the metadata as well")
     if not holds_sources:
         raise UserError(f"{named}: there is no source data/pNNNNN/Python/sNNNNNNNNN.py: give the data as well")
-    return descriptions
+    return rows, pages
 
 
 def read_sources(paths: Collection[Path], wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:

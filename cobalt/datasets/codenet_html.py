@@ -109,58 +109,55 @@ class _PageParser(HTMLParser):
             self._skipped_depth += tag == self._skipped
         elif tag in _SKIPPED or (japanese and tag not in _VOID and self._both_languages):
             self._skipped, self._skipped_depth = tag, 1
-        elif tag == "br":
-            self._parts.append("\n")
-        elif tag == "img":
-            self._parts.append(f" {FIGURE} ")
-        elif tag == "pre":
-            self._begin("preformatted")
-        elif tag in _HEADINGS:
-            self._begin("heading", _HEADINGS[tag])
-        elif tag in ("sub", "sup") or (tag in _INLINE and self._kind != "preformatted"):
-            self._inline.append((tag, len(self._parts)))
-        elif self._kind == "preformatted":
-            return
-        elif tag in _LISTS:
-            self._end_block()
-            self._lists.append(1 if tag == "ol" else None)
-        elif tag == "li":
-            self._begin_item()
-        elif tag == "table":
-            self._end_block()
-            self._rows = self._rows or []
-        elif tag in _CELLS:
-            self._end_cell()
-            if self._rows is not None and tag == "tr":
-                self._rows.append([])
-            elif self._rows is not None:
-                self._cell = []
-        elif tag in _BREAKS:
-            self._break(tag)
+        else:
+            self._handle(tag, opens=True)
 
     def handle_endtag(self, tag: str) -> None:
         if self._skipped:
             self._skipped_depth -= tag == self._skipped
-            if self._skipped_depth == 0:
-                self._skipped = ""
-        elif tag == "br":  # browsers take </br> as <br>
-            self._parts.append("\n")
+            self._skipped = self._skipped if self._skipped_depth else ""
+        else:
+            self._handle(tag, opens=False)
+
+    def _handle(self, tag: str, *, opens: bool) -> None:
+        if tag == "br" or (tag == "img" and opens):  # browsers take </br> as <br>
+            self._parts.append("\n" if tag == "br" else f" {FIGURE} ")
         elif tag in _INLINE:
-            self._end_inline(tag)
+            if not opens:
+                self._end_inline(tag)
+            elif tag in ("sub", "sup") or self._kind != "preformatted":
+                self._inline.append((tag, len(self._parts)))
         elif tag == "pre" or tag in _HEADINGS:
             self._end_block()
+            if opens:
+                self._kind, self._level = ("preformatted", 0) if tag == "pre" else ("heading", _HEADINGS[tag])
         elif self._kind == "preformatted":
             return
-        elif tag in _LISTS or tag == "li":
+        elif tag == "li":
             self._end_block()
-            if self._lists and tag != "li":
+            if opens:
+                self._begin_item()
+        elif tag in _LISTS:
+            self._end_block()
+            if opens:
+                self._lists.append(1 if tag == "ol" else None)
+            elif self._lists:
                 self._lists.pop()
         elif tag == "table":
-            self.end_table()
+            if opens:
+                self._end_block()
+                self._rows = self._rows or []
+            else:
+                self.end_table()
         elif tag in _CELLS:
             self._end_cell()
+            if opens and self._rows is not None:
+                if tag == "tr":
+                    self._rows.append([])
+                else:
+                    self._cell = []
         elif tag in _BREAKS:
-            self._break("/" + tag)
+            self._break(quotes=opens and tag == "blockquote")
 
     def handle_data(self, data: str) -> None:
         if not self._skipped:
@@ -174,23 +171,19 @@ class _PageParser(HTMLParser):
         if lines:
             self.blocks.append(Block("table", "\n".join(lines)))
 
-    def _begin(self, kind: Kind, level: int = 0) -> None:
-        self._end_block()
-        self._kind, self._level = kind, level
-
     def _begin_item(self) -> None:
         number = self._lists[-1] if self._lists else None
         if number is not None:
             self._lists[-1] = number + 1
-        self._begin("item", max(0, len(self._lists) - 1))
+        self._kind, self._level = "item", max(0, len(self._lists) - 1)
         self._marker = "- " if number is None else f"{number}. "
 
-    def _break(self, tag: str) -> None:
+    def _break(self, *, quotes: bool) -> None:
         if self._kind == "item":  # its paragraphs are lines of it
             self._parts.append("\n")
         elif self._kind != "heading" or any(part.strip() for part in self._parts):
             self._end_block()
-            self._quote = tag == "blockquote"
+            self._quote = quotes
 
     def _end_block(self) -> None:
         while self._inline:
@@ -242,8 +235,7 @@ def _marked(mark: str, content: str) -> str:
     core = content.strip()
     if not core or mark in core or core.startswith(r"\("):
         return content
-    begin = content.index(core)
-    return content[:begin] + mark + core + mark + content[begin + len(core) :]
+    return content.replace(core, f"{mark}{core}{mark}", 1)
 
 
 def _flowing(text: str) -> str:

@@ -30,24 +30,25 @@ from cobalt.datasets.sources import (
     ProblemsFile,
     Revision,
     decoded,
+    digest,
     field_of,
     local_rows,
+    none_left,
     optional,
     read_each,
+    render,
     text_of,
     texts_of,
 )
-from cobalt.datasets.texts import digest, render
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.inside import numpy_stand_in
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError, last_line
-from cobalt.stage.errors import tally as in_words
 from cobalt.stage.progress import track
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
-from cobalt.stage.tally import Tally, first_malformed, with_first
+from cobalt.stage.tally import Tally, with_first
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
                 tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
                 records.append(_record(task, suite, prompts))
             if not records:
-                raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
+                raise none_left(tally, tally.first)
             result.write(records)
             left_out = {f"left out: {why}": tally[why] for why in dict.fromkeys((REFUSED, *tally.first))}
             counts = {"read": tally["read"], **left_out, "kept": len(records), "calls": tally["calls"]}

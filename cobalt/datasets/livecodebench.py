@@ -18,19 +18,24 @@ from typing import Any, NamedTuple
 
 import pydantic.dataclasses
 
-from cobalt.datasets.sources import InstructionPrompts, ProblemsFile, field_of, local_rows, read_each
-from cobalt.datasets.texts import with_starter_code
+from cobalt.datasets.sources import (
+    InstructionPrompts,
+    ProblemsFile,
+    field_of,
+    local_rows,
+    none_left,
+    read_each,
+    with_starter_code,
+)
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
 from cobalt.problems.hub import hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.errors import tally as in_words
-from cobalt.stage.files import check_files
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
-from cobalt.stage.tally import Tally, first_malformed, with_first
+from cobalt.stage.tally import Tally, with_first
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -81,7 +86,6 @@ def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
     source = settings.input_file or Path(FILE)
     if settings.input_file is None and not source.is_file():
         source = hub_file(DATA_SET, FILE, "main", f"give a local copy of {FILE} by --input_file")
-    check_files([source], [settings.output_file])
     arguments = {
         "stage": "livecodebench",
         "start_date": settings.start_date and settings.start_date.isoformat(),
@@ -108,7 +112,7 @@ def _problems(
         tally[CALLED] += problem.called
         yield problem.record
     if not tally[KEPT]:
-        raise UserError(f"{source}: no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
+        raise none_left(tally, tally.first)
 
 
 class _Read(NamedTuple):

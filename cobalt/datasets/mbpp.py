@@ -10,14 +10,23 @@ from typing import Any, Literal
 import pydantic.dataclasses
 
 from cobalt.datasets.assertions import assertion_suite
-from cobalt.datasets.sources import ProblemsFile, Revision, field_of, local_rows, optional, text_of, texts_of
-from cobalt.datasets.texts import digest, render
+from cobalt.datasets.sources import (
+    ProblemsFile,
+    Revision,
+    digest,
+    field_of,
+    local_rows,
+    none_left,
+    optional,
+    render,
+    text_of,
+    texts_of,
+)
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
 from cobalt.stage.errors import UserError
-from cobalt.stage.errors import tally as in_words
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
-from cobalt.stage.tally import REPEATED, Tally, first_malformed, with_first
+from cobalt.stage.tally import REPEATED, Tally, with_first
 
 DATA_SET = "google-research-datasets/mbpp"
 CONFIG = "full"
@@ -72,7 +81,7 @@ def mbpp(settings: MbppSettings) -> Outcome:
     tally = Tally()
     records = list(_problems(settings, prompts, _rows(settings, tally), tally))
     if not records:
-        raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
+        raise none_left(tally, tally.first)
     left_out = {f"left out: {why}": tally[why] for why in tally.first}
     with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
         result.write(records)

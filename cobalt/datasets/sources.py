@@ -1,17 +1,23 @@
-"""Rows of data sets, one at a time, their fields, and how converters work through them."""
+"""Rows of data sets, their fields, how converters work through them, and the texts around their statements.
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+The texts are templates in `cobalt/datasets/prompts/`. They make a problem's `question`; the prompt set of a run then
+makes the first message of it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
+from cobalt.episode.templates import templates
 from cobalt.judge import programs_at_a_time
 from cobalt.problems.hub import Row
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import write_summary
+from cobalt.stage.errors import tally as in_words
+from cobalt.stage.manifest import file_digest, write_summary
 from cobalt.stage.records import RecordId
 from cobalt.stage.rows import decode_json, read_rows
 from cobalt.stage.run import WRITTEN, Each, Flag, Outcome
-from cobalt.stage.tally import REPEATED, Summary, Tally
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed
 
 ProblemsFile = Annotated[
     Path, Flag(None, "-o", text="Problems (JSONL), with their manifest next to them as .run.json."), WRITTEN
@@ -21,6 +27,7 @@ InstructionPrompts = Annotated[
     str, Flag(None, text="Prompt set of the field `instruction`: paper, pocket, program, or a folder.")
 ]
 
+_PROMPTS = Path(__file__).parent / "prompts"
 _NAMES = {str: "a string", int: "an integer"}
 
 
@@ -81,6 +88,11 @@ async def judge_each(
     return Outcome(summary=summary)
 
 
+def none_left(counts: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> UserError:
+    """What to raise where no row became a problem; it has the counts, and the first row that cannot be read."""
+    return UserError(f"no problem is left ({in_words(counts)}{first_malformed(first)})")
+
+
 def field_of(row: Mapping[str, Any], name: str, *kinds: type) -> Any:
     """A field that every row of a data set has, of one of the `kinds` (`str`, `int`); without kinds also null.
 
@@ -119,3 +131,20 @@ def decoded(value: object) -> Any:
         return decode_json(value) if isinstance(value, str | bytes) else value
     except UserError:
         return None
+
+
+def render(name: str, **values: Any) -> str:
+    """The text of the template `name`, without white space at its ends."""
+    return templates(_PROMPTS).get_template(f"{name}.jinja").render(**values).strip()
+
+
+def with_starter_code(statement: str, starter: object) -> str:
+    """The statement of a function problem with the data set's starter code, if it is a text that is not blank."""
+    if not isinstance(starter, str) or not starter.strip():
+        return statement
+    return f"{statement}\n\nStarter code:\n```python\n{starter.strip()}\n```"
+
+
+def digest(name: str) -> str:
+    """SHA-256 of the template, for the manifest of a result."""
+    return file_digest(_PROMPTS / f"{name}.jinja")

@@ -16,11 +16,11 @@ from cobalt.stage.rows import decode_json
 from cobalt.stage.run import Input, Outcome, Output, problems_made, stage, whole
 from cobalt.stage.tally import Summary
 
-_KEYS = ("inputs", "outputs", "fn_name", "asserts")
 logger = logging.getLogger(__name__)
 
 PUBLIC_TESTS = 4  # of a problem, as in the paper
 ENOUGH_HIDDEN = 4  # with fewer hidden tests, a wrong program may well pass them all
+_KEYS = ("inputs", "outputs", "fn_name", "asserts")
 
 
 def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str, Any]:
@@ -59,8 +59,7 @@ def split_problem_file(
     A result that exists must have the same content.
 
     Raises:
-        UserError: a file cannot be read or written, the result exists with other problems, or a problem is malformed or
-            has too few tests; it is named.
+        UserError: a file cannot be read or written, the result has other problems, or a problem is bad; it is named.
     """
     check_files([source], [result])
     records, summary = _split_all(source, problems or load_problems(source), public_tests)

@@ -1,6 +1,8 @@
 """Turn TACO-verified into problems: filter, judge the recorded solutions, choose public tests, split.
 
-Cobalt's preprocessing with the authors' rules (`cobalt.datasets.taco_rules`). Two stages, each with its result:
+Cobalt's preprocessing with the authors' rules, with three differences: function problems keep their types, lists in
+place of texts may also be lines (`cobalt.datasets.readings`), and capped tests keep their order unless the authors' is
+asked for. Two stages, each with its result:
 
     rows.jsonl                  one record a row of the source: its problem, or the rule that dropped it (slow: judging)
     train.jsonl, dev.jsonl      the problems in the schema of TACO-Cobalt (fast: made from rows.jsonl)
@@ -11,18 +13,27 @@ To split again in another way, remove the second stage's files.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic.dataclasses
 import tyro
 
-from cobalt.datasets.readings import passed_reading
-from cobalt.datasets.sources import InstructionPrompts, Revision, judge_each, local_rows
-from cobalt.datasets.taco_rules import MIN_TESTS, FunctionTests, Rule, easiest_places, read_row
+from cobalt.datasets.readings import UnreadableTests, call_readings, passed_reading, text_readings, text_suite
+from cobalt.datasets.sources import (
+    InstructionPrompts,
+    Revision,
+    decoded,
+    field_of,
+    judge_each,
+    local_rows,
+    with_starter_code,
+)
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.record import decode_passing
 from cobalt.judge import Judge, open_judge
@@ -36,6 +47,20 @@ from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_firs
 
 DATA_SET = "likaixin/TACO-verified"
 OVER_MAX_TESTS = "tests over max_tests"
+MIN_TESTS = 8
+MIN_ALPHANUMERICS = 100
+
+
+class Rule(StrEnum):
+    """Why a row is dropped, in the order in which the rules are applied."""
+
+    TYPES = "tests that are not lists of equal length, or hold what they must not"
+    FEW_TESTS = "fewer than 8 tests"
+    IMAGE = "the statement shows an image"
+    SHORT = "fewer than 100 letters and digits in the statement"
+    UNSOLVED = "no recorded solution passes"
+    DUPLICATE = "an id that an earlier row has"
+    MALFORMED = "malformed"
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -53,7 +78,7 @@ class TacoSettings:
     attempts_file: OptionalFile = None
     """Single-turn result on the problems of an earlier run; the tests that most of its samples pass become public.
     Default: those with the shortest inputs."""
-    function_tests: FunctionTests = "call"
+    function_tests: Literal["call", "paper"] = "call"
     """How function problems are run: called with typed arguments, or by the paper's print(f(*input().split()))."""
     prompts: InstructionPrompts = "paper"
     max_tests: int = 20
@@ -101,10 +126,7 @@ async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
         arguments = {
             "stage": "taco_rows",
             "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
-            "function_tests": settings.function_tests,
-            "max_tests": settings.max_tests,
-            "max_solutions": settings.max_solutions,
-            "seed": settings.seed,
+            **{name: getattr(settings, name) for name in ("function_tests", "max_tests", "max_solutions", "seed")},
             "judge": dict(await local.describe()),
         }
         if settings.authors_order:
@@ -150,9 +172,7 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
     if row.repeated:
         return dropped
     try:
-        candidate = await asyncio.to_thread(
-            read_row, row.fields, settings.function_tests, settings.max_tests, settings.authors_order
-        )
+        candidate = await asyncio.to_thread(read_row, row.fields, settings)
     except UserError as error:
         return dropped | {"dropped": Rule.MALFORMED.name, "message": f"{row.place}: {error}"}
     if isinstance(candidate, Rule):
@@ -163,11 +183,8 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
     if suite is None:
         return dropped | {"dropped": Rule.UNSOLVED.name}
     problem = {"id": candidate.id, "difficulty": candidate.difficulty, "question": candidate.question}
-    return {
-        "id": row.id,
-        "problem": problem | {"test_cases": suite.to_json()},
-        "tests_left_out": candidate.tests_left_out,
-    }
+    problem["test_cases"] = suite.to_json()
+    return {"id": row.id, "problem": problem, "tests_left_out": candidate.tests_left_out}
 
 
 def _count(rows_file: Path) -> Summary:
@@ -216,13 +233,8 @@ def _split(
             f"{kept} problems are left ({in_words(counts['rows'])}{first_malformed(counts.get(FIRST, {}))}), and"
             f" --dev_size is {settings.dev_size}: give more rows, or a smaller --dev_size"
         )
-    arguments = {
-        "stage": "taco_split",
-        "prompts": prompts.digests,
-        "public_tests": settings.public_tests,
-        "dev_size": settings.dev_size,
-        "seed": settings.seed,
-    }
+    arguments = {name: getattr(settings, name) for name in ("public_tests", "dev_size", "seed")}
+    arguments |= {"stage": "taco_split", "prompts": prompts.digests}
     rows_file, *splits = settings.results
     inputs = [rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
     summary = finished(splits, arguments, inputs)
@@ -260,3 +272,99 @@ def _completed(
         "public_test_cases": suite.select(public).to_json(),
         "hidden_test_cases": suite.select(hidden).to_json(),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row that passed the rules on its form: what its tests may mean, and the recorded solutions that decide."""
+
+    id: ProblemId
+    difficulty: str
+    question: str
+    readings: tuple[TestSuite, ...]
+    programs: tuple[str, ...]
+    tests_left_out: int = 0
+
+
+def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Candidate | Rule:
+    """The candidate in a row of the data set, or the first rule on form that drops the row.
+
+    Raises:
+        UserError: a field is missing or of a wrong type; it is named.
+    """
+    identifier = field_of(row, "id", str, int)
+    question = field_of(row, "question", str)
+    difficulty = row.get("difficulty")
+    solutions = _solutions(row)
+    tests = decoded(field_of(row, "input_output"))
+    if not isinstance(tests, dict):
+        return Rule.TYPES
+    inputs, outputs, fn_name = (tests.get(name) for name in ("inputs", "outputs", "fn_name"))
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        return Rule.TYPES
+    if len(inputs) < MIN_TESTS:
+        return Rule.FEW_TESTS
+    call = ""
+    try:
+        if fn_name and settings.function_tests == "call":
+            readings = call_readings(fn_name, inputs, outputs)
+        elif fn_name:
+            readings = (text_suite(inputs, outputs),)
+            owner = "Solution()." if row.get("source") == "leetcode" else ""
+            call = f"\nprint({owner}{fn_name}(*input().split()))"  # as in the authors' preproc_taco.py
+        else:
+            readings = text_readings(inputs, outputs)
+    except UnreadableTests:
+        return Rule.TYPES
+    if "image" in question.lower() or "\n![" in question:
+        return Rule.IMAGE
+    if sum(map(str.isalnum, question)) < MIN_ALPHANUMERICS:
+        return Rule.SHORT
+    selected = capped_places(readings[0].inputs, settings.max_tests, settings.authors_order)
+    statement = question.strip()
+    if readings[0].fn_name is not None:
+        statement = with_starter_code(statement, row.get("starter_code"))
+    return Candidate(
+        identifier,
+        difficulty if isinstance(difficulty, str) else "UNKNOWN_DIFFICULTY",
+        statement,
+        tuple(reading.select(selected) for reading in readings),
+        tuple(f"{solution.strip()}{call}" for solution in solutions),
+        len(inputs) - len(selected),
+    )
+
+
+def _solutions(row: Mapping[str, Any]) -> list[str]:
+    """Recorded solutions: a list, or, in BAAI/TACO, its JSON string; null if there are none."""
+    value = field_of(row, "solutions")
+    solutions = [] if value is None else decoded(value)
+    if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
+        raise UserError("field 'solutions' is not a list of strings")
+    return solutions
+
+
+def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:
+    """Which tests to keep: all, or the longest inputs and, for a quarter of them, the shortest (paper: 15 and 5).
+
+    Of equally long inputs an earlier one counts as longer. Tests keep their order; in the authors' order capped tests
+    begin with the shortest ones, and the longest ones follow, both from long to short.
+    """
+    if len(inputs) <= max_tests:
+        return list(range(len(inputs)))
+    longest_first = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
+    shortest = max_tests // 4
+    selected = longest_first[len(inputs) - shortest :] + longest_first[: max_tests - shortest]
+    return selected if authors_order else sorted(selected)
+
+
+def easiest_places(suite: TestSuite, count: int, passes: Sequence[int] | None) -> list[int]:
+    """The tests to make public, in their order.
+
+    Those that the most recorded attempts pass (the paper), and of equally easy ones, or without recorded attempts,
+    those with the shortest inputs; the earlier first. `passes` has how many attempts passed each test.
+    """
+
+    def rank(index: int) -> tuple[int, int]:
+        return (-passes[index] if passes else 0, len(suite.inputs[index]))
+
+    return sorted(sorted(range(len(suite)), key=rank)[:count])

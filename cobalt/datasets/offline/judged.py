@@ -8,23 +8,35 @@
 
 A program of a result is accepted if it passes every test of its problem. Otherwise its status is that of the first test
 that it fails, public tests before hidden ones. The programs of several files about the same problems are one pool.
+Recorded rewards are those of training by Cobalt, on the pass rate over all tests and the best one in the context.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cobalt.datasets.offline.contrast import Candidate
-from cobalt.datasets.offline.results import Dropped, JudgedRecord, has_prompt, read_judged
+from cobalt.datasets.offline.contrast import Candidate, plain
+from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
-from cobalt.episode import PromptSet, load_prompts
+from cobalt.episode import Message, PromptSet, first_messages, load_prompts, opening_messages
 from cobalt.episode.prompt_set import FILES
+from cobalt.episode.record import (
+    axes_are_known,
+    decode_first_turns,
+    decode_results,
+    decode_trajectories,
+    recorded_public_tests,
+)
 from cobalt.episode.thinking import CLOSE, OPEN
-from cobalt.problems.problem import Problem
+from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
+from cobalt.judge import VerdictKind
+from cobalt.problems.problem import Problem, has_tests
+from cobalt.reward import RewardSettings, compute_reward
+from cobalt.selection.scores import score_trajectory
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.stage.records import iterate_records
@@ -39,6 +51,28 @@ _PROBLEM_FIELDS = (
     "id", "difficulty", "question", "instruction", "test_cases", "public_test_cases", "hidden_test_cases", "source",
 )  # fmt: skip
 
+# What becomes of a program, besides the counts of the other modules.
+UNKNOWN_RESULT = "dropped: the result does not say whether the program is right"
+NOT_FINISHED = "dropped: the response was cut off, or the engine failed"
+NO_PROGRAM = "dropped: the response has no program"
+
+
+class Dropped(NamedTuple):
+    """A program that cannot be used: why, as a key of the counts, and its number in the record."""
+
+    reason: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRecord:
+    """A problem's statement, prompt and judged programs; `problem` is None if the record has no tests."""
+
+    statement: str
+    messages: Sequence[Message]
+    programs: Sequence[Candidate | Dropped]
+    problem: Problem | None
+
 
 @stage
 def judged_groups(settings: JudgedSettings) -> Outcome:
@@ -52,9 +86,9 @@ def judged_groups(settings: JudgedSettings) -> Outcome:
     firsts = {path: next(iterate_records(path), {}) for path in files}
     if settings.responses != "programs":
         for path, first in firsts.items():
-            if first.get("exec_results") is not None and not has_prompt(first):
+            if first.get("exec_results") is not None and not _has_prompt(first):
                 _check_prompts(path, first, settings.prompts, prompts)
-    own_prompts = settings.responses != "programs" and all(map(has_prompt, firsts.values()))
+    own_prompts = settings.responses != "programs" and all(map(_has_prompt, firsts.values()))
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in ("responses", "rewards_from", "source")}
     if settings.rewards_from == "recorded":
         if settings.require_thinking == "auto":
@@ -132,7 +166,7 @@ def _problems(
         reads: list[JudgedRecord] = []
         for path, record in zip(files, records, strict=True):
             try:
-                reads.append(read_judged(record, settings, prompts))
+                reads.append(_read_judged(record, settings, prompts))
                 _check_agreement(reads[0], reads[-1], settings.input_files[0])
             except UserError as error:
                 raise UserError(f"{path}: record {record['id']!r}: {error}") from None
@@ -153,7 +187,9 @@ def _problems(
                     origin = program.origin if len(files) == 1 else f"{name}:{program.origin}"
                     candidates.append(replace(program, origin=origin))
         problem = next((read.problem for read in reads if read.problem is not None), None)
-        yield JudgedProblem(identifier, reads[0].messages, candidates, problem and _without_results(problem))
+        fields = {} if problem is None else problem.record
+        record = {name: fields[name] for name in _PROBLEM_FIELDS if name in fields} or None
+        yield JudgedProblem(identifier, reads[0].messages, candidates, record)
 
 
 def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> None:
@@ -166,5 +202,152 @@ def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> No
         raise UserError(f"its prompt is not that in {path}: give results of one prompt set, or --responses programs")
 
 
-def _without_results(problem: Problem) -> dict[str, Any]:
-    return {name: problem.record[name] for name in _PROBLEM_FIELDS if name in problem.record}
+def _has_prompt(record: Mapping[str, Any]) -> bool:
+    """Whether a record brings the prompt that the model saw."""
+    return record.get("conversations") is not None
+
+
+def _read_judged(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The programs of a record, whose kind its fields tell.
+
+    Raises:
+        UserError: the record is malformed or not evaluated; the message names the field.
+    """
+    if record.get("raw_responses") is not None or _has_prompt(record):
+        return _read_multi_turn(record, settings, prompts)
+    if record.get("exec_results") is not None:
+        return _read_single_turn(record, settings, prompts)
+    return _read_recorded_programs(record, settings, prompts)
+
+
+def _read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    """The right `human_solutions` and the judged `generated_solutions` of APPS and CodeRL."""
+    solutions, generated = record.get("human_solutions"), record.get("generated_solutions")
+    if solutions is None and generated is None:
+        raise UserError("it has neither judged responses nor 'human_solutions' or 'generated_solutions'")
+    if settings.rewards_from == "recorded":
+        raise UserError("its programs have no recorded pass rates: leave --rewards_from at status")
+    solutions, generated = solutions or [], generated or []
+    if not isinstance(solutions, list) or not all(isinstance(code, str) for code in solutions):
+        raise UserError("field 'human_solutions' must be a list of programs")
+    if not isinstance(generated, list) or not all(
+        isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
+    ):
+        raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
+    codes: list[tuple[str, Status | None, str]]
+    codes = [(code, Status.ACCEPTED, f"human_solutions/{index}") for index, code in enumerate(solutions)]
+    codes += [(one["code"], _status(one), f"generated_solutions/{index}") for index, one in enumerate(generated)]
+    programs = [
+        Dropped(UNKNOWN_RESULT, origin)
+        if status is None
+        else Candidate(plain(code), status, settings.rewards.of(status), origin)
+        for code, status, origin in codes
+    ]
+    problem = Problem.parse(record) if has_tests(record, "test_cases") else None
+    statement = str(record.get("question") or record.get("instruction")) if problem is None else problem.question
+    fn_name = None if problem is None else problem.tests.fn_name
+    return JudgedRecord(statement, opening_messages(prompts.first_turn(statement, fn_name), prompts), programs, problem)
+
+
+def _status(entry: Mapping[str, Any]) -> Status | None:
+    """True: all tests passed; false: a wrong output; -1: an error or a limit; -2: not a program."""
+    result = entry.get("result")
+    if isinstance(result, bool):
+        return Status.ACCEPTED if result else Status.WRONG_ANSWER
+    if result == -1:
+        timed_out = "timeout" in str(entry.get("error_type")).lower()
+        return Status.TIME_LIMIT if timed_out else Status.RUNTIME_ERROR
+    return Status.COMPILE_ERROR if result == -2 else None
+
+
+def _read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    problem = Problem.parse(record)
+    turns = decode_first_turns(record)
+    results = decode_results(record, len(problem.tests))
+    if turns is None or len(results) != len(turns):
+        raise UserError("field 'exec_results' must have one entry for each of 'responses'")
+    programs = []
+    for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
+        kinds = [verdict.kind for verdict in result.verdicts]
+        programs.append(_program(turn, kinds, f"{sample}/0", settings, [result.pass_rate]))
+    return JudgedRecord(problem.question, _prompt(problem, (), settings, prompts), programs, problem)
+
+
+def _read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
+    problem = Problem.parse(record)
+    if recorded_public_tests(problem) == "perturbed":
+        raise UserError("its public tests are perturbed ones, which no program passes: give the run on benign tests")
+    trajectories = decode_trajectories(problem, record)
+    if not axes_are_known(ProblemTrajectories(problem, trajectories)):
+        raise UserError(
+            "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
+            " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
+        )
+    seen = trajectories[0].context(0) if trajectories[0].messages else []
+    programs = []
+    for trajectory in trajectories:
+        if trajectory.messages and trajectory.context(0) != seen:
+            raise UserError("field 'conversations' holds different prompts of one problem")
+        turns = trajectory.turns[:1] if settings.responses == "as_written" else trajectory.turns
+        rates: list[float] = []
+        if settings.rewards_from == "recorded":
+            tests = len(problem.public_tests) + len(problem.hidden_tests)
+            rates = [passed / tests for passed in score_trajectory(trajectory, len(turns)).passed]
+        for number, turn in enumerate(turns):
+            if turn.hidden_verdicts is None:
+                raise UserError("it has no 'hidden_verdicts': run eval_multi_turn.py first")
+            public = [] if turn.public_result is None else [verdict.kind for verdict in turn.public_result.verdicts]
+            context = _context(trajectory, number) if settings.responses == "turns" else ()
+            kinds = [*public, *turn.hidden_verdicts]
+            origin = f"{trajectory.sample}/{number}"
+            programs.append(_program(turn, kinds, origin, settings, rates[: number + 1], context))
+    return JudgedRecord(problem.question, _prompt(problem, seen, settings, prompts), programs, problem)
+
+
+def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
+    """The messages between the problem and a turn."""
+    if not number:
+        return ()
+    if not trajectory.messages:
+        raise UserError("it has no 'conversations', which hold the contexts of later turns: give a multi-turn result")
+    return tuple(trajectory.context(number)[len(trajectory.context(0)) :])
+
+
+def _program(
+    turn: Turn,
+    kinds: Sequence[VerdictKind],
+    origin: str,
+    settings: JudgedSettings,
+    rates: Sequence[float],
+    context: tuple[Message, ...] = (),
+) -> Candidate | Dropped:
+    """A turn's program, judged as `kinds`; the pass rates are its own, last, and those of the turns before it."""
+    code = turn.program
+    text = None if settings.responses == "programs" else turn.response
+    failed = next((kind for kind in kinds if kind is not VerdictKind.PASSED), None)
+    # A response that was cut off has no end to learn, but its program is what was judged.
+    if turn.error or (text is not None and turn.finish_reason not in (None, "stop")):
+        return Dropped(NOT_FINISHED, origin)
+    if code is None and text is None:
+        return Dropped(NO_PROGRAM, origin)
+    if not kinds or failed is VerdictKind.NOT_RUN:
+        return Dropped(UNKNOWN_RESULT, origin)
+    if failed is None:
+        status = Status.ACCEPTED
+    else:
+        status = Status.TIME_LIMIT if failed is VerdictKind.WALL_LIMIT else Status(failed.value)
+    reward = settings.rewards.of(status)
+    if settings.rewards_from == "recorded":
+        rules = RewardSettings(require_thinking=settings.require_thinking == "true")
+        rate = None if code is None else rates[-1]
+        reward = compute_reward(turn.response, rate, max(rates[:-1], default=0.0), rules).total
+    return Candidate(code or "", status, reward, origin, text, context)
+
+
+def _prompt(
+    problem: Problem, seen: Sequence[Message], settings: JudgedSettings, prompts: PromptSet
+) -> Sequence[Message]:
+    """Of a model's responses the prompt that it saw, if the record has it; of bare programs the prompt set's."""
+    if settings.responses == "programs":
+        return opening_messages(prompts.first_turn(problem.question, problem.tests.fn_name), prompts)
+    return seen or first_messages(problem, prompts)

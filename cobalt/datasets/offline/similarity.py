@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.uint64]
 
 _PERMUTATIONS = 128
-_TOKENS = 5
-"""Tokens in a row that count as one feature of a program."""
+_TOKENS = 5  # in a row that count as one feature of a program
 
 # A string is matched so that a number sign within it is not taken for a comment.
 _STRING_OR_COMMENT = re.compile(
@@ -26,12 +25,9 @@ _STRING_OR_COMMENT = re.compile(
 )
 _TOKEN = re.compile(rb"\w+|[^\w\s]")
 
-_LETTERS = 16
-"""Letters in a row that count as one feature of a statement."""
-_COMMON = 20
-"""A feature of more statements than this is boilerplate."""
-_FEWEST = 40
-"""A statement with fewer features that are not boilerplate is similar to none: too little is known of it."""
+_LETTERS = 16  # in a row that count as one feature of a statement
+_COMMON = 20  # a feature of more statements is boilerplate
+_FEWEST = 40  # a statement with fewer features that are not boilerplate is similar to none
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 

@@ -217,13 +217,12 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
             leader[other] = one
         elif first < len(firsts):
             dropped.add(texts[first])
-    leaders = {text: firsts[texts[lead(index)]] for index, text in enumerate(firsts)}
-    return {name: _split(settings, leaders[own[name]]) for name in statements if own[name] not in dropped}
-
-
-def _split(settings: GroupSettings, name: str) -> str:
-    drawn = hashlib.sha256(f"{settings.seed} {name}".encode()).digest()
-    return VALIDATION if int.from_bytes(drawn[:8], "big") / 2**64 < settings.validation_share else TRAIN
+    split = {}
+    for index, text in enumerate(firsts):
+        drawn = hashlib.sha256(f"{settings.seed} {firsts[texts[lead(index)]]}".encode()).digest()
+        share = int.from_bytes(drawn[:8], "big") / 2**64
+        split[text] = VALIDATION if share < settings.validation_share else TRAIN
+    return {name: split[own[name]] for name in statements if own[name] not in dropped}
 
 
 def _evaluation_statements(path: Path) -> Iterator[str]:
