@@ -145,20 +145,21 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     """
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
     run = await judge.execute(_program_of(recorder), request, judge.settings)
+    calls = None if isinstance(run, str) else decoded(run.stdout)
     if isinstance(run, str):
-        return _refused(task, run)
-    if run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
-        return _refused(task, last_line(run.stderr.decode("utf-8", "replace")) or run.end)
-    calls = decoded(run.stdout)  # not a list where the reference or the check wrote as well
-    if not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
-        return _refused(task, "no call of its function by its check could be recorded")
-    suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
-    result = await judge.judge(task.reference, suite)
-    return suite if result.all_passed else _refused(task, f"the judge says {result.verdicts[0].kind}")
-
-
-def _refused(task: Task, why: str) -> None:
+        why = run
+    elif run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
+        why = last_line(run.stderr.decode("utf-8", "replace")) or run.end
+    elif not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
+        why = "no call of its function by its check could be recorded"  # such as where the reference writes as well
+    else:
+        suite = replace(task.shown, inputs=("\n".join(calls),), outputs=(task.check,))
+        result = await judge.judge(task.reference, suite)
+        if result.all_passed:
+            return suite
+        why = f"the judge says {result.verdicts[0].kind}"
     logger.warning("%s is left out, because its reference is refused: %s", task.id, why)
+    return None
 
 
 def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:

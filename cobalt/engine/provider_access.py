@@ -67,8 +67,8 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
         UserError: there is no key; the message names the variable. Keys of AWS are looked for at the first request.
     """
     if flags.api_base:
-        key = credentials.get("OPENAI_API_KEY") or _NO_KEY
-        return "OPENAI_API_KEY", {"api_base": flags.api_base, "api_key": key}
+        own = credentials.get("OPENAI_API_KEY") or _NO_KEY
+        return "OPENAI_API_KEY", {"api_base": flags.api_base, "api_key": own}
     if provider.startswith(("bedrock", "sagemaker")):
         values = {name.lower(): credentials.get(name) for name in _AWS}
         return " and ".join(_AWS[:2]), {name: value for name, value in values.items() if value}

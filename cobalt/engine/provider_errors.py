@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from cobalt.stage.errors import InfrastructureError
 
@@ -80,7 +80,7 @@ class ProviderError:
         while cause is not None:
             parts += [str(cause), str(getattr(cause, "body", ""))]
             cause = cause.__cause__ or cause.__context__
-        status = getattr(error, "status_code", None)  # LiteLLM passes on whatever code a provider sent
+        status: Any = getattr(error, "status_code", None)  # LiteLLM passes on whatever code a provider sent
         headers = getattr(error, "litellm_response_headers", None)
         headers = headers or getattr(getattr(error, "response", None), "headers", None) or {}
         number = int(status) if str(status).isdecimal() else _UNNAMED_STATUS

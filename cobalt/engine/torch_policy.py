@@ -113,7 +113,7 @@ class TorchPolicy:
         finished = bool(request.response) and request.response[-1] == self._end
         return Sample(request.prompt, tuple(request.response), text, finished)
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _generate(self, batch: list[_Request]) -> None:
         """Generate for a batch, token by token; prompts are padded on the left, so that all end at the same column."""
         from transformers import DynamicCache
