@@ -49,9 +49,14 @@ def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1
     return Request(scope, receive)
 
 
+async def _read(guard: Guard, asked: Request) -> object:
+    async with guard.body(asked) as value:
+        return value
+
+
 def status(guard: Guard, asked: Request) -> int:
     try:
-        asyncio.run(guard.read(asked))
+        asyncio.run(_read(guard, asked))
     except Refused as refused:
         return refused.status_code
     return 200
@@ -250,13 +255,13 @@ async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered()
     @api.post("/")
     async def hold(request: Request):
         nonlocal arrived
-        await guard.read(request)
-        arrived += 1
-        await answer.wait()
+        async with guard.body(request):
+            arrived += 1
+            await answer.wait()
 
     @api.post("/small")
     async def small(request: Request):
-        await guard.read(request)
+        await _read(guard, request)
 
     async def chunked():
         yield LARGE
@@ -308,7 +313,8 @@ longest = 0.0
 
 @api.post("/")
 async def judge(request: Request):
-    return len(JudgeRequest.parse(await guard.read(request), max_tests=10_000).suite)
+    async with guard.body(request) as payload:
+        return len(JudgeRequest.parse(payload, max_tests=10_000).suite)
 
 @api.get("/state")
 async def state():
@@ -374,7 +380,7 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
 
     @api.post("/")
     async def fail(request: Request):
-        kind = await LOCKED.read(request)
+        kind = await _read(LOCKED, request)
         raise {"user": UserError("u"), "infrastructure": InfrastructureError("i")}[kind]
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -488,10 +494,9 @@ MALFORMED = [
 @pytest.mark.sandbox
 async def test_a_malformed_request_costs_no_sandbox():
     async with LocalJudge(JudgeSettings(**SMALL)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
         for payload in MALFORMED:
             with pytest.raises(UserError) as caught:
-                await route.answer(payload)
+                await sandbox_fusion.run_code(judge, payload, 20)
             assert "\n" not in str(caught.value)
         for strange in (
             {"code": "print(1)", "run_timeout": 1e-300},
@@ -501,88 +506,17 @@ async def test_a_malformed_request_costs_no_sandbox():
             {"code": "\0"},
             {"code": "print(len(input()))", "stdin": "x" * (2 * FILE_BYTES)},
         ):
-            assert (await route.answer(strange))["status"] in ("Success", "Failed")
-        assert judge.restarts == 0
-
-
-class Clock:
-    """Makes the clients of a route impatient, and its claims short-lived."""
-
-    def __init__(self, monkeypatch, *, patience: float, claim: float) -> None:
-        monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: patience))
-        monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", claim)
-
-
-SLEEP = {"code": "import time, random\ntime.sleep(1)\nprint(random.random())", "run_timeout": 5}
-
-
-@pytest.mark.sandbox
-async def test_a_program_keeps_its_place_until_its_client_asks_again(monkeypatch):
-    Clock(monkeypatch, patience=0.3, claim=10)
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        answers = []
-        while not answers:
-            try:
-                answers.append(await route.answer(SLEEP))
-            except InfrastructureError:
-                assert len(answers) == 0
-        assert answers[0]["status"] == "Success"
-        # It is one client's result, and no other's: the same program is run again for the next.
-        with pytest.raises(InfrastructureError):
-            await route.answer(SLEEP)
+            assert (await sandbox_fusion.run_code(judge, strange, 20))["status"] in ("Success", "Failed")
         assert judge.restarts == 0
 
 
 @pytest.mark.sandbox
-async def test_a_place_is_kept_from_the_last_time_that_its_client_went(monkeypatch):
-    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.run_timeout))
-    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 1.0)
+async def test_a_program_that_its_client_cannot_wait_for_is_a_failure_of_the_judge_and_gives_its_turn_up(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-
-        def asked(code: str, patience: float) -> asyncio.Task:
-            return asyncio.create_task(route.answer({"code": code, "run_timeout": patience}))
-
-        asked("import time\ntime.sleep(2.5)", 20)
-        ours = asked("print(7)", 0.6)
-        behind = asked("import time\ntime.sleep(4)", 20)
-        with pytest.raises(InfrastructureError):
-            await ours
-        while True:  # the first claim is due after the client has gone for the second time
-            await asyncio.sleep(0.3)  # as long as the client pauses
-            try:
-                answer = await asked("print(7)", 0.6)
-                break
-            except InfrastructureError:
-                continue
-        assert answer["run_result"]["stdout"] == "7\n"
-        assert not behind.done()
-        await behind
-
-
-@pytest.mark.sandbox
-async def test_a_place_that_nobody_comes_back_for_is_given_up_without_harm_to_a_sandbox(monkeypatch):
-    Clock(monkeypatch, patience=0.05, claim=0.2)
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        asked = [route.answer({"code": f"import time\ntime.sleep(1)\nprint({n})"}) for n in range(20)]
-        assert all(
-            isinstance(item, InfrastructureError) for item in await asyncio.gather(*asked, return_exceptions=True)
-        )
-        Clock(monkeypatch, patience=10, claim=10)
-        # Twenty seconds of programs lie before it, all but the first without anybody who waits for them.
-        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
-        assert judge.restarts == 0
-
-
-@pytest.mark.sandbox
-async def test_a_client_that_goes_away_costs_no_sandbox():
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        asked = asyncio.create_task(route.answer(SLEEP))
-        while judge._idle.qsize():  # noqa: ASYNC110 - nobody is told when a sandbox is taken
-            await asyncio.sleep(0.01)
-        asked.cancel()
-        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
-        assert judge.restarts == 0
+        impatient = {"code": "import time\ntime.sleep(20)", "compile_timeout": 0.2, "run_timeout": 20}
+        asked = [sandbox_fusion.run_code(judge, impatient, 20) for _ in range(20)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(answer, InfrastructureError) for answer in answers)
+        right = await sandbox_fusion.run_code(judge, {"code": "print(7)"}, 20)
+        assert right["run_result"]["stdout"] == "7\n"

@@ -151,8 +151,6 @@ class LocalJudge:
         stdin: str,
         limits: JudgeSettings,
         files: Mapping[str, str] | None = None,
-        *,
-        begun: asyncio.Event | None = None,
     ) -> Execution | str:
         """Run a program once under limits of its own, without a verdict.
 
@@ -161,7 +159,6 @@ class LocalJudge:
             stdin: Standard input.
             limits: The program's limits; isolation, interpreter and packages stay those of this judge.
             files: Files to put into the program's folder, by relative path: contents in base64.
-            begun: An event that is set when the program has a sandbox.
 
         Returns:
             How the execution ended, or the compiler's message if the program does not compile.
@@ -174,8 +171,6 @@ class LocalJudge:
             attempt += 1
             try:
                 async with self._borrowed() as sandbox:
-                    if begun is not None:
-                        begun.set()
                     return await _execute(sandbox, code, stdin, limits, files)
             except InfrastructureError:
                 if attempt == ATTEMPTS or not self._open:

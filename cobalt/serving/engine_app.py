@@ -17,9 +17,8 @@ from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.episode import Message
-from cobalt.serving.disconnect import while_connected
 from cobalt.serving.engine_settings import EngineServiceSettings
-from cobalt.serving.http_guard import Guard, Refused, field_error, within
+from cobalt.serving.http_guard import Guard, Refused, field_error, while_connected, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.serving.service_api import service_api
 from cobalt.stage.errors import UserError
@@ -123,8 +122,8 @@ def engine_api(service: EngineService) -> FastAPI:
     @api.post("/")
     async def generate(request: Request) -> JSONResponse:
         """`POST` a `GenerateRequest` as JSON; the answer has `responses` and the full `completions`."""
-        async with within(service.settings.max_request_seconds):
-            body = _generate_request(await service.guard.read(request), service.settings.max_completions)
+        async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
+            body = _generate_request(payload, service.settings.max_completions)
             messages: Any = body.messages
             settings = body.model_dump(exclude={"messages"})
             completions = await while_connected(request, service.generate(messages, settings))

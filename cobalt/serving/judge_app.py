@@ -45,9 +45,6 @@ class JudgeService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
-        self.run_code = sandbox_fusion.RunCode(
-            self._judge, max_run_seconds=settings.max_run_seconds, max_request_seconds=settings.max_request_seconds
-        )
         self._suites = Suites()
         self._metrics = _Metrics()
 
@@ -90,6 +87,10 @@ class JudgeService:
             raise
         self._metrics.observe(result)
         return dataclasses.replace(result, private=self.private).to_record()
+
+    async def run_code(self, payload: object) -> dict[str, Any]:
+        """Answer a request in SandboxFusion's format; see `sandbox_fusion.run_code`."""
+        return await sandbox_fusion.run_code(self._judge, payload, self.settings.max_run_seconds)
 
     async def describe(self) -> dict[str, Any]:
         """The settings that decide verdicts; see `cobalt.judge.Judge`."""
@@ -140,14 +141,14 @@ def judge_api(service: JudgeService) -> FastAPI:
 
     @api.post("/")
     async def judge(request: Request) -> JSONResponse:
-        async with within(service.settings.max_request_seconds):
-            return JSONResponse(await service.judge(await service.guard.read(request)))
+        async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
+            return JSONResponse(await service.judge(payload))
 
     @api.post(f"/{sandbox_fusion.PATH}")
     async def run_code(request: Request) -> JSONResponse:
         try:
-            async with within(service.settings.max_request_seconds):
-                return JSONResponse(await service.run_code.answer(await service.guard.read(request)))
+            async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
+                return JSONResponse(await service.run_code(payload))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 

@@ -19,8 +19,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ValidationError
 
-from cobalt.serving.disconnect import while_connected
-from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, field_error, within
+from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, field_error, while_connected, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -96,8 +95,8 @@ class OpenAIRoutes:
     async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Coroutine[Any, Any, Any]]) -> Response:
         deadline = asyncio.get_running_loop().time() + self._max_seconds
         try:
-            async with within(self._max_seconds):
-                body = self._request(kind, await self._guard.read(request))
+            async with within(self._max_seconds), self._guard.body(request) as payload:
+                body = self._request(kind, payload)
                 answer = await while_connected(request, create(body))
         except Refused as error:
             return self._refusal(error.detail, error.status_code)
