@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from pathlib import Path
 
 import uvicorn
 from starlette.requests import Request
@@ -57,3 +58,18 @@ class Scripted:
         status = self.statuses.pop(0) if self.statuses else 200
         body = {"ok": True} if status == 200 else {"error": self.error}
         await JSONResponse(body, status)(scope, receive, send)
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def listening(pids):
+    """The local addresses that processes listen at, in hexadecimal."""
+    inodes = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from serving import LOOPBACK, listening
 from support import ROOT, alive, descendants
 
 from cobalt.engine.model_name import fingerprint, model_name
@@ -126,21 +127,6 @@ def refuse(env: dict[str, str], *command: str) -> str:
     assert "Traceback" not in finished.stderr
     return finished.stderr
 
-
-def listening(pids: set[int]) -> set[str]:
-    """The local addresses that processes listen at, in hexadecimal."""
-    inodes = set()
-    for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-            except OSError:
-                continue
-    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
-    return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
-
-
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 ASK = """
 import asyncio, json, ray
@@ -280,7 +266,7 @@ def open_cluster(tmp_path_factory):
 
 DIRECT = """
 from ray import serve
-from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.settings import ServiceSettings
 from cobalt.serving.ray_serve import Judge
 serve.start(proxy_location="Disabled")
 serve.run(serve.deployment(Judge).bind(ServiceSettings(concurrency=1), 1), name="direct", route_prefix=None)

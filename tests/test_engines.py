@@ -16,7 +16,7 @@ from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.serving import engine_app
-from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 CHAT = [{"role": "user", "content": "Print the square of a number."}]

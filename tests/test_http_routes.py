@@ -7,7 +7,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -22,7 +21,7 @@ from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.wire import JudgeRequest
 from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
-from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import JsonMeasure, TooManyValues
 
@@ -62,14 +61,15 @@ def status(guard: Guard, asked: Request) -> int:
     return 200
 
 
-@pytest.mark.parametrize("client", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-def test_local_requests_need_no_token_where_none_is_set(client):
-    assert status(OPEN, request(client=client)) == 200
-
-
-@pytest.mark.parametrize("client", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", ""])
-def test_remote_requests_are_refused_where_no_token_is_set(client):
-    assert status(OPEN, request(client=client)) == 403
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [
+        *((local, 200) for local in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")),
+        *((remote, 403) for remote in ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", "")),
+    ],
+)
+def test_without_a_token_only_requests_from_this_machine_are_answered(client, expected):
+    assert status(OPEN, request(client=client)) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,6 @@ def test_without_a_token_only_names_of_this_machine_are_answered(host, expected)
     assert status(OPEN, request(headers=headers)) == expected
     assert status(LOCKED, request(headers=[*headers, ("Authorization", f"Bearer {TOKEN}")])) == 200
     assert status(OPEN, request(headers=[("Host", "localhost"), *headers])) == expected
-    try:
-        OPEN.admit(request(headers=headers))
-        admitted = 200
-    except Refused as refused:
-        admitted = refused.status_code
-    assert admitted == expected
 
 
 @pytest.mark.parametrize(
@@ -229,19 +223,6 @@ def test_a_suite_in_a_string_has_the_same_limits():
             JudgeRequest.parse({"code": "", "test_cases": suite}, max_tests=50)
     full = json.dumps({"inputs": ["1,2,[3]" * 10_000] * 50, "outputs": [""] * 50})
     assert len(JudgeRequest.parse({"code": "", "test_cases": full}, max_tests=50).suite) == 50
-
-
-def test_a_body_that_does_not_arrive_in_time_is_refused():
-    asked = request()
-
-    async def receive():
-        await asyncio.sleep(0.02)
-        return {"type": "http.request", "body": b" ", "more_body": True}
-
-    asked._receive = receive
-    began = time.monotonic()
-    assert status(Guard(None, 1000, "X", max_seconds=0.3), asked) == 408
-    assert time.monotonic() - began < 20
 
 
 LARGE = json.dumps("x" * 90_000).encode()

@@ -47,7 +47,7 @@ MOVED = {
     "cobalt.judge.script_driver": "cobalt.judge.inside.script_driver",
     "cobalt.judge.client": "cobalt.judge.url_judge",
     "cobalt.judge.service": "cobalt.serving.judge_app",
-    "cobalt.judge.service_settings": "cobalt.serving.judge_service_settings",
+    "cobalt.judge.service_settings": "cobalt.serving.settings",
     "cobalt.manifest": "cobalt.stage.manifest",
     "cobalt.metrics": "cobalt.rollout.metrics",
     "cobalt.nodes": "cobalt.serving.nodes",

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from cobalt.engine.model_name import model_name
-from cobalt.serving.children import check_settings, variables
+from cobalt.serving.children import check_settings, ending, variables
 from cobalt.serving.services import ServiceFlags, first_to_end
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.serve_state import ServeState, recorded_state
@@ -43,7 +43,7 @@ def main(arguments: Arguments) -> int:
         except KeyboardInterrupt:
             return 0
     assert died is not None
-    raise InfrastructureError(f"{died.end()}: start the services again")
+    raise InfrastructureError(f"{ending(died)}: start the services again")
 
 
 def explanation(state: ServeState, name: str, *, token: bool) -> str:

@@ -17,10 +17,10 @@ from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.episode import Message
-from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.http_guard import Guard, Refused, field_error, while_connected, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.serving.service_api import service_api
+from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import UserError
 
 

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from cobalt.serving.http_settings import HttpSettings
+from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
 from cobalt.stage.rows import decode_json

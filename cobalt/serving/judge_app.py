@@ -22,8 +22,8 @@ from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, within
-from cobalt.serving.judge_service_settings import ServiceSettings
 from cobalt.serving.service_api import service_api
+from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)

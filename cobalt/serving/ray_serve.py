@@ -27,9 +27,8 @@ from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.judge.settings import usable_cores
 from cobalt.serving import nodes
 from cobalt.serving.engine_app import EngineService, engine_api
-from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.judge_app import JudgeService, judge_api
-from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 from cobalt.stage.environment import passed_on
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.stage.settings import read_settings
