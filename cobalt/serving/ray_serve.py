@@ -99,7 +99,7 @@ def require_private(*, allow_open: bool) -> bool:
 class _Replica:
     """A service in a replica of Serve, which awaits the constructor and reports its errors."""
 
-    async def _open(self, service: JudgeService | EngineService, log_level: str) -> None:
+    async def _open(self, service: JudgeService | EngineService, api: FastAPI, log_level: str) -> None:
         logger = logging.getLogger("cobalt")  # whose messages go to the replica's log file
         logger.setLevel(log_level)
         for handler in logging.getLogger("ray.serve").handlers:
@@ -108,14 +108,17 @@ class _Replica:
         service.private = await asyncio.to_thread(require_private, allow_open=allow_open)
         await service.open()
 
-    def _app(self, api: FastAPI, service: JudgeService | EngineService) -> FastAPI:
         @asynccontextmanager
         async def closing(_: Any) -> AsyncIterator[None]:
             yield
             await service.close()
 
-        api.router.lifespan_context = closing  # the service is open
-        return api
+        api.router.lifespan_context = closing
+        self._api = api
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The application of this replica; Serve calls this method after the constructor."""
+        return self._api
 
 
 class Judge(_Replica):
@@ -131,11 +134,7 @@ class Judge(_Replica):
             here = nodes.sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
             settings = settings.model_copy(update={"concurrency": here})
         self._service = JudgeService(settings)
-        await self._open(self._service, settings.log_level)
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """The application of this replica; Serve calls this method after the constructor."""
-        return self._app(judge_api(self._service), self._service)
+        await self._open(self._service, judge_api(self._service), settings.log_level)
 
     async def judge(self, payload: object) -> dict[str, Any]:
         """Judge one program; see `JudgeService.judge`. Callers of the handle call this method by name."""
@@ -151,11 +150,7 @@ class Engine(_Replica):
 
     async def __init__(self, settings: EngineServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
         self._service = EngineService(settings)
-        await self._open(self._service, "WARNING")
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """The application of this replica; Serve calls this method after the constructor."""
-        return self._app(engine_api(self._service), self._service)
+        await self._open(self._service, engine_api(self._service), "WARNING")
 
     async def check_health(self) -> None:
         """Raise if the engine has died, so that Serve replaces the replica."""
