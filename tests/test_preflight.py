@@ -11,7 +11,7 @@ from rich.console import Console
 from support import ROOT
 
 from cobalt.serving.nodes import Node, judging, place, reservation, sandboxes
-from cobalt.serving.preflight import Question, digest, findings, look, node_table
+from cobalt.serving.preflight import digest, findings, look, node_table
 from cobalt.stage.environment import passed_on, secrets_of_a_run
 from cobalt.training.configuration import node_environment
 
@@ -106,14 +106,14 @@ def test_a_node_describes_itself(tmp_path, monkeypatch):
     (tmp_path / "nvidia-smi").chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HF_TOKEN", "s3cret")
-    asked = Question({"data_dir": str(tmp_path / "absent")}, shared=str(tmp_path), salt=b"s")
-    facts = look(A, asked)
+    asked = {"paths": {"data_dir": str(tmp_path / "absent")}, "shared": str(tmp_path), "salt": b"s"}
+    facts = look(A, **asked)
     assert (facts["paths"]["data_dir"], facts["output"], facts["isolation"]) == ("", "", "")
     assert (tmp_path / A.id).exists()
     assert facts["GPUs"] == ["NVIDIA H100, 81559 MiB"] and facts["packages"]["pytest"]
-    assert "s3cret" not in repr(facts) and facts["secrets"] == look(A, asked)["secrets"]
-    assert facts["secrets"] != look(A, replace(asked, salt=b"t"))["secrets"]
-    assert str(tmp_path / "absent") in look(A, replace(asked, shared=str(tmp_path / "absent")))["output"]
+    assert "s3cret" not in repr(facts) and facts["secrets"] == look(A, **asked)["secrets"]
+    assert facts["secrets"] != look(A, **asked | {"salt": b"t"})["secrets"]
+    assert str(tmp_path / "absent") in look(A, **asked | {"shared": str(tmp_path / "absent")})["output"]
 
 
 @pytest.mark.parametrize("flags", [("--data_dir", "absent"), ("--model", "./absent"), ("--seconds", "0")])

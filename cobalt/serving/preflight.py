@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +57,25 @@ class Arguments:
     """How long nodes may take to join and, after that, to answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a node is asked to look at."""
-
-    paths: Mapping[str, str]  # what every node must see at the same path, by flag ("data_dir", "model")
-    shared: str = ""  # a new folder in the run's output, in which every node must be able to write
-    salt: bytes = b""  # random bytes for the digests of secrets
-    judge: JudgeSettings | None = None  # the settings under which isolation is checked, on nodes that judge
-
-
 Facts = Mapping[str, Any]
 """A node as it sees itself: values to compare with the launcher's, or why something fails ("" if it works)."""
 
 
-def look(node: Node, question: Question) -> Facts:
-    """Describe the machine of this process; takes some seconds if isolation is checked."""
+def look(
+    node: Node, paths: Mapping[str, str], *, shared: str = "", salt: bytes = b"", judge: JudgeSettings | None = None
+) -> Facts:
+    """Describe the machine of this process; takes some seconds if isolation is checked.
+
+    Args:
+        node: This machine, as Ray counts it.
+        paths: What every node must see at the same path, by flag ("data_dir", "model").
+        shared: A new folder in the run's output, in which every node must be able to write; "": none.
+        salt: Random bytes for the digests of secrets.
+        judge: The settings under which isolation is checked; None: this node does not judge.
+    """
     root = Path(cobalt.__file__).resolve().parents[1]
     packages = {dist.name.lower(): dist.version for dist in importlib.metadata.distributions() if dist.name}
-    gpus, judge = _gpus(), question.judge
+    gpus = _gpus()
     counted = node.gpus if "nvidia-cuda-runtime" in packages else 0  # without CUDA they are logical ones
     secrets = secrets_of_a_run(os.environ)
     memory = shutil.disk_usage("/dev/shm").total
@@ -88,9 +88,9 @@ def look(node: Node, question: Question) -> Facts:
         "GPUs": gpus,
         "missing GPUs": "" if len(gpus) >= counted else f"Ray counts {counted:g}, and nvidia-smi lists {len(gpus)}",
         "memory": "" if memory >= _GIB else f"{memory / _GIB:.1f} GiB",
-        "paths": {name: digest(Path(path)) for name, path in question.paths.items()},
-        "output": _why(Path(question.shared, node.id).touch) if question.shared else "",
-        "secrets": {name: hmac.digest(question.salt, text.encode(), "sha256").hex() for name, text in secrets.items()},
+        "paths": {name: digest(Path(path)) for name, path in paths.items()},
+        "output": _why(Path(shared, node.id).touch) if shared else "",
+        "secrets": {name: hmac.digest(salt, text.encode(), "sha256").hex() for name, text in secrets.items()},
     }
 
 
@@ -202,8 +202,11 @@ def await_nodes(count: int, seconds: float) -> list[Node]:
     return nodes
 
 
-def survey(nodes: Sequence[Node], question: Question, judge: JudgeSettings, seconds: float) -> Answers:
-    """Ask the nodes, which have the variables that a run's processes get; all together may take so many seconds."""
+def survey(nodes: Sequence[Node], question: Mapping[str, Any], judge: JudgeSettings, seconds: float) -> Answers:
+    """Ask the nodes, which have the variables that a run's processes get; all together may take so many seconds.
+
+    `question` is what `look` takes beside the node and, for nodes that judge, the judge's settings.
+    """
     import ray
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -212,7 +215,7 @@ def survey(nodes: Sequence[Node], question: Question, judge: JudgeSettings, seco
     judges = judging(nodes)
     asked = {
         node: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(
-            node, replace(question, judge=judge if node.id in judges else None)
+            node, **question, judge=judge if node.id in judges else None
         )
         for node in nodes
     }
@@ -250,9 +253,9 @@ def main(arguments: Arguments) -> int:
     # The run makes the folders that are missing, and so needs to write into the last that is there.
     parent = next(each for each in (output, *output.parents) if each.is_dir()) if output else None
     with tempfile.TemporaryDirectory(prefix=".preflight-", dir=parent, ignore_cleanup_errors=True) as folder:
-        question = Question(paths, folder if output else "", os.urandom(16))
+        question = {"paths": paths, "shared": folder if output else "", "salt": os.urandom(16)}
         answers = survey(nodes, question, judge, arguments.seconds)
-        wrong = findings(answers, look(this_node(), question))
+        wrong = findings(answers, look(this_node(), **question))
     Console(width=None if sys.stdout.isatty() else 200).print(node_table(answers, wrong))
     for host, sentence in wrong:
         sys.stderr.write(f"error: {host}: {sentence}\n")

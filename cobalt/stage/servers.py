@@ -45,7 +45,7 @@ _ALIVE = [
 
 
 class Servers:
-    """A pool of URLs at which the same service answers; to be used in one event loop, and closed in it.
+    """A pool of URLs at which the same service answers; for one event loop.
 
     Args:
         urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`, or `unix:PATH`.
@@ -99,7 +99,7 @@ class Servers:
             accept: Statuses above 399 that are answers, too.
 
         Raises:
-            UserError: the server refuses the request (400, 401, 403, 413, 422 and others below 500).
+            UserError: the server refuses the request (a status below 500, but 408, 409 and 429).
             ServiceDown: none of the servers answers; the message says how to start one.
             InfrastructureError: every attempt failed.
         """
