@@ -487,9 +487,10 @@ MALFORMED = [
 @pytest.mark.sandbox
 async def test_a_malformed_request_costs_no_sandbox():
     async with LocalJudge(JudgeSettings(**SMALL)) as judge:
+        route = sandbox_fusion.RunCode(judge, 20)
         for payload, words in [*REFUSED, *((payload, "") for payload in MALFORMED)]:
             with pytest.raises(UserError) as caught:
-                await sandbox_fusion.run_code(judge, payload, 20)
+                await route.answer(payload)
             assert words in str(caught.value) and "\n" not in str(caught.value)
         for strange in (
             {"code": "print(1)", "run_timeout": 1e-300},
@@ -499,17 +500,33 @@ async def test_a_malformed_request_costs_no_sandbox():
             {"code": "\0"},
             {"code": "print(len(input()))", "stdin": "x" * (2 * FILE_BYTES)},
         ):
-            assert (await sandbox_fusion.run_code(judge, strange, 20))["status"] in ("Success", "Failed")
+            assert (await route.answer(strange))["status"] in ("Success", "Failed")
         assert judge.restarts == 0
 
 
 @pytest.mark.sandbox
-async def test_a_program_that_its_client_cannot_wait_for_is_a_failure_of_the_judge_and_gives_its_turn_up(monkeypatch):
+async def test_a_program_goes_on_until_its_client_asks_again_and_is_no_other_clients(monkeypatch):
     monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
+    slow = {"code": "import time\ntime.sleep(1)\nprint(7)", "compile_timeout": 0.3, "run_timeout": 5}
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        impatient = {"code": "import time\ntime.sleep(20)", "compile_timeout": 0.2, "run_timeout": 20}
-        asked = [sandbox_fusion.run_code(judge, impatient, 20) for _ in range(20)]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert all(isinstance(answer, InfrastructureError) for answer in answers)
-        right = await sandbox_fusion.run_code(judge, {"code": "print(7)"}, 20)
-        assert right["run_result"]["stdout"] == "7\n"
+        route, answers = sandbox_fusion.RunCode(judge, 20), []
+        while not answers:
+            with contextlib.suppress(InfrastructureError):
+                answers.append(await route.answer(slow))
+        assert answers[0]["run_result"]["stdout"] == "7\n"
+        with pytest.raises(InfrastructureError):
+            await route.answer(slow)
+        patient = {"code": "print(8)", "compile_timeout": 20}
+        assert (await route.answer(patient))["run_result"]["stdout"] == "8\n"
+        assert judge.restarts == 0
+
+
+@pytest.mark.sandbox
+async def test_a_client_that_goes_away_costs_no_sandbox():
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, 20)
+        asked = asyncio.create_task(route.answer({"code": "import time\ntime.sleep(1)"}))
+        await asyncio.sleep(0.5)  # until it has a sandbox
+        asked.cancel()
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+        assert judge.restarts == 0

@@ -1,8 +1,4 @@
-"""The engine as an HTTP app: its own route, OpenAI's routes, and what operators ask for. Who hosts it does not matter.
-
-`EngineService` has the engine and its lifetime, `engine_api` the routes of one. `cobalt serve` runs the app under
-uvicorn, and Ray Serve runs it in replicas (`vllm_engine_actor.py`).
-"""
+"""The engine as an HTTP app: `engine_api` of an `EngineService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

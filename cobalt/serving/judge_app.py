@@ -1,9 +1,7 @@
 """The judge as an HTTP app: `judge_api` of a `JudgeService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve.
 
 `POST /` takes a judge request (`cobalt.judge.wire`), `POST /run_code` one in SandboxFusion's format
-(`cobalt.serving.sandbox_fusion`). `GET /describe` answers with the settings that decide verdicts, `GET /metrics` with
-counts for Prometheus, and `GET /health` with nothing but that the app answers. `LocalJudge` does the judging, and
-`serving.http_guard` decides who may ask.
+(`cobalt.serving.sandbox_fusion`); for the routes of operators see `service_api`.
 """
 
 import dataclasses
@@ -36,8 +34,8 @@ class JudgeService:
         settings: The judge's settings and the limits of requests. Those of a deployment (replicas) count for its host.
 
     Attributes:
-        private: Whether only the user's own processes reach the host other than by the guarded routes. The host sets
-            it. Where it is False, every result and the description have `"private": false`.
+        private: Whether only the user's own processes reach the host other than by the guarded routes; the host sets
+            it.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -45,6 +43,7 @@ class JudgeService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
+        self.run_code = sandbox_fusion.RunCode(self._judge, settings.max_run_seconds)
         self._suites = Suites()
         self._metrics = _Metrics()
 
@@ -87,10 +86,6 @@ class JudgeService:
             raise
         self._metrics.observe(result)
         return dataclasses.replace(result, private=self.private).to_record()
-
-    async def run_code(self, payload: object) -> dict[str, Any]:
-        """Answer a request in SandboxFusion's format; see `sandbox_fusion.run_code`."""
-        return await sandbox_fusion.run_code(self._judge, payload, self.settings.max_run_seconds)
 
     async def describe(self) -> dict[str, Any]:
         """The settings that decide verdicts; see `cobalt.judge.Judge`."""
@@ -148,7 +143,7 @@ def judge_api(service: JudgeService) -> FastAPI:
     async def run_code(request: Request) -> JSONResponse:
         try:
             async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
-                return JSONResponse(await service.run_code(payload))
+                return JSONResponse(await service.run_code.answer(payload))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 

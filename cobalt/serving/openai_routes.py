@@ -1,11 +1,9 @@
 """OpenAI's routes of the engine app: `/v1/models`, `/v1/completions` and `/v1/chat/completions`.
 
-vLLM's own serving classes read the requests and write the answers, so that streaming, `n`, `stop`, `logprobs`, `seed`
-and errors have the form that clients of OpenAI's API expect. This module adds the app's limits (`http_guard` and
-the settings of the service), and two rules that keep these routes comparable with the app's own one. Generation also
-ends at the token with which the chat template ends a turn. A field of sampling that a request leaves out has OpenAI's
-default, never a value of the model's generation_config.json. The routes take text alone: no images, no parsers of tool
-calls, no adapters. Only replicas of the service build `OpenAIRoutes`, because it imports vLLM.
+vLLM's own serving classes read the requests and write the answers. This module adds the app's limits, and two rules
+that keep these routes comparable with the app's own one: generation also ends at the token with which the chat template
+ends a turn, and a field of sampling that a request leaves out has OpenAI's default, never a value of the model's
+generation_config.json. The routes take text alone: no images, no parsers of tool calls, no adapters.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The two apps on Ray Serve: `serve run remote_reward_server:app` and `serve run vllm_engine_actor:app`.
 
-Serve gives them replicas on several nodes, and replaces those that die. A replica hosts the same FastAPI application as
-`cobalt serve`. It starts only on a cluster that asks for Ray's token, unless `allow_open_cluster` is set. The app
-`evaluator` also answers over its deployment handle (`judge`, `describe`), which training runs on a cluster use.
+Serve gives them replicas on several nodes, and replaces those that die. A replica starts only on a cluster that asks
+for Ray's token, unless `allow_open_cluster` is set. The app `evaluator` also answers over its deployment handle
+(`judge`, `describe`), which training runs on a cluster use.
 """
 
 import asyncio

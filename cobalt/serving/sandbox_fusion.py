@@ -1,8 +1,6 @@
 """A second route to the judge: requests and answers in the wire format of SandboxFusion's `POST /run_code`.
 
-Any client of SandboxFusion can use this judge by setting its URL to `<address>/evaluator/run_code`, for example veRL's
-sandbox reward (`reward.sandbox_fusion.url`). A program is run once on one input, isolated as every other program; the
-caller compares its output.
+A program is run once on one input, isolated as every other program; the caller compares its output.
 
 - Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path), `language` "python".
 - Different: `run_timeout` (seconds) limits CPU time and, separately, the time spent waiting, so that a busy machine
@@ -17,6 +15,7 @@ answered before that client's patience ends is answered 504, and so is every fai
 
 import asyncio
 import base64
+import hashlib
 import logging
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -33,6 +32,7 @@ from cobalt.stage.errors import InfrastructureError, UserError
 logger = logging.getLogger(__name__)
 
 PATH = "run_code"
+CLAIM_SECONDS = 10.0  # veRL's client asks again after one second, then after two
 
 _CLIENTS_OWN_SECONDS = 10.0  # what veRL's client adds to the two timeouts of a request
 _SHARE_OF_PATIENCE = 0.8  # the rest is for the transfer, which takes long on a busy machine
@@ -110,42 +110,74 @@ class RunCodeRequest(BaseModel):
         return _SHARE_OF_PATIENCE * (self.compile_timeout + self.run_timeout + _CLIENTS_OWN_SECONDS)
 
 
-async def run_code(judge: LocalJudge, payload: object, max_run_seconds: float) -> dict[str, Any]:
-    """Answer one request.
+class RunCode:
+    """The handler of the route. A program that is not finished in time goes on, for its client to ask again.
 
     Args:
-        judge: The judge that runs the program.
-        payload: The request.
+        judge: The judge that runs programs.
         max_run_seconds: The largest `run_timeout`, in seconds.
-
-    Raises:
-        UserError: the request is malformed or asks for something that is not covered; the message names the field.
-        InfrastructureError: there is no result in time, or the judge failed; the client should ask again.
     """
-    if not isinstance(payload, dict):
-        raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
-    try:
-        request = RunCodeRequest.model_validate(payload)
-    except ValidationError as error:
-        raise field_error(error) from None
-    if request.run_timeout > max_run_seconds:
-        raise UserError(f"field 'run_timeout': more than {max_run_seconds:g} s (max_run_seconds)")
-    limits = request.limits(judge.settings)
-    files = {path: contents for path, contents in request.files.items() if contents is not None}
-    # The sizes are those of base64, a third too large, which leaves the program room. Every file fills whole pages.
-    if sum(len(text.encode()) + _PAGE for text in (request.code, *files.values())) > limits.file_bytes:
-        raise UserError(
-            f"fields 'code' and 'files': more than the {limits.file_bytes} bytes that a program's folder holds"
-        )
-    try:
-        async with asyncio.timeout(request.patience):
-            run = await judge.execute(request.code, request.stdin or "", limits, files)
-    except TimeoutError:
-        raise InfrastructureError("no sandbox has finished this program yet: send the same request again") from None
-    except InfrastructureError as error:
-        logger.error("the judge failed", extra={"error": str(error)})
-        raise
-    return _answer("Finished", 1, stderr=run) if isinstance(run, str) else _answer_run(run, limits)
+
+    def __init__(self, judge: LocalJudge, max_run_seconds: float) -> None:
+        self._judge, self._max_run_seconds = judge, max_run_seconds
+        self._unclaimed: dict[bytes, list[asyncio.Task[Execution | str]]] = {}  # by the digest of the request
+
+    async def answer(self, payload: object) -> dict[str, Any]:
+        """Answer one request.
+
+        Raises:
+            UserError: the request is malformed or asks for something that is not covered; the message names the field.
+            InfrastructureError: there is no result in time, or the judge failed; the client should ask again.
+        """
+        request, limits = self._read(payload)
+        key = hashlib.sha256(request.model_dump_json().encode()).digest()
+        unclaimed = self._unclaimed.get(key)
+        task = unclaimed.pop(0) if unclaimed else self._started(request, limits, key)
+        try:
+            await asyncio.wait({task}, timeout=request.patience)
+        finally:
+            if not task.done():  # it is not cancelled either: a sandbox finishes what it has begun
+                self._unclaimed.setdefault(key, []).append(task)
+        if not task.done():
+            raise InfrastructureError("no sandbox has finished this program yet: send the same request again")
+        run = await task
+        return _answer("Finished", 1, stderr=run) if isinstance(run, str) else _answer_run(run, limits)
+
+    def _read(self, payload: object) -> tuple[RunCodeRequest, JudgeSettings]:
+        if not isinstance(payload, dict):
+            raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
+        try:
+            request = RunCodeRequest.model_validate(payload)
+        except ValidationError as error:
+            raise field_error(error) from None
+        if request.run_timeout > self._max_run_seconds:
+            raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
+        limits = request.limits(self._judge.settings)
+        texts = (request.code, *(contents or "" for contents in request.files.values()))
+        # Sizes in base64 are a third too large, which leaves the program room. Every file fills whole pages.
+        if sum(len(text.encode()) + _PAGE for text in texts) > limits.file_bytes:
+            raise UserError(
+                f"fields 'code' and 'files': more than the {limits.file_bytes} bytes that a program's folder holds"
+            )
+        return request, limits
+
+    def _started(self, request: RunCodeRequest, limits: JudgeSettings, key: bytes) -> "asyncio.Task[Execution | str]":
+        files = {path: contents for path, contents in request.files.items() if contents is not None}
+        task = asyncio.create_task(self._judge.execute(request.code, request.stdin or "", limits, files))
+        task.add_done_callback(lambda done: self._ended(done, key))
+        return task
+
+    def _ended(self, task: "asyncio.Task[Execution | str]", key: bytes) -> None:
+        """Drop a result that nobody asks for."""
+
+        def forget() -> None:
+            others = [other for other in self._unclaimed.pop(key, []) if other is not task]
+            if others:
+                self._unclaimed[key] = others
+
+        asyncio.get_running_loop().call_later(CLAIM_SECONDS, forget)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("the judge failed", extra={"error": str(task.exception())})
 
 
 def _answer_run(run: Execution, limits: JudgeSettings) -> dict[str, Any]:

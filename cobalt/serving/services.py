@@ -2,11 +2,9 @@
 
     python -m cobalt.services --model pocket/seed0/model -- python run_single_turn_vllm.py -i ... -o ...
 
-The services are child processes of this one (`cobalt.serving.children`). The command finds them by `COBALT_JUDGE_URL`
-and `COBALT_ENGINE_URL`. Nothing of the services is left when the command ends, or when this process is killed; the
-command then gets SIGTERM. For services on several machines, or several engines, use `serve run` on a Ray cluster.
-
-What shows without a service (port, settings, model, bubblewrap) is checked before one is started.
+The services are child processes of this one (`cobalt.serving.children`), and the command finds them by
+`COBALT_JUDGE_URL` and `COBALT_ENGINE_URL`. Nothing of the services is left when the command ends, or when this process
+is killed; the command then gets SIGTERM.
 """
 
 import contextlib
