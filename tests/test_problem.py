@@ -61,7 +61,7 @@ def test_zero_and_the_empty_string_are_ids(tmp_path, identifier):
         (RECORD | {"id": 1, "test_cases": "{"}, "field 'test_cases'"),
         (RECORD | {"id": 1, "hidden_test_cases": {"inputs": [], "outputs": []}}, "'hidden_test_cases'"),
         (RECORD | {"id": 1, "instruction": 3}, "field 'instruction' is not a string"),
-        (RECORD, "line 2: id 0 is already used on line 1"),
+        (RECORD, "line 2: id 0 is already used"),
     ],
 )
 def test_a_malformed_line_is_named_with_its_field(tmp_path, bad, message):

@@ -14,9 +14,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
-from cobalt.engine.vllm_process import PARENT, run_engine_core
+from cobalt.engine.vllm_process import PARENT, EarlyProcess
 from cobalt.engine.vllm_settings import VllmSettings, default_dtype
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -168,10 +169,11 @@ def _set_variables(settings: VllmSettings) -> None:
 
 
 def _start(settings: VllmSettings) -> Started:
+    process = EarlyProcess()  # each of the two imports takes seconds
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
+    from vllm.v1.engine import utils
     from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.core import EngineCoreProc
 
     on_gpu = not current_platform.is_cpu()
     device: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
@@ -210,12 +212,12 @@ def _start(settings: VllmSettings) -> Started:
         disable_log_stats=True,
         **options,
     )
-    own = EngineCoreProc.run_engine_core
-    EngineCoreProc.run_engine_core = staticmethod(run_engine_core)  # which the new process imports by its name
+    own = utils.get_mp_context
+    utils.get_mp_context = lambda: SimpleNamespace(Process=process.for_work)
     try:
         return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
     finally:
-        EngineCoreProc.run_engine_core = staticmethod(own)
+        utils.get_mp_context = own
 
 
 def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:

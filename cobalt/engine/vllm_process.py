@@ -2,13 +2,17 @@
 
 vLLM finds `bind` among its plugins (pyproject.toml, `vllm.general_plugins`) in each of its processes, those of tensor
 parallelism included. The engine's own process loads its plugins only when its parent has answered, for which it would
-wait five minutes where the parent was killed; `run_engine_core` is earlier.
+wait five minutes where the parent was killed; an `EarlyProcess` calls `bind` first.
 """
 
+import contextlib
+import multiprocessing
 import os
 import select
 import threading
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, Self
 
 PARENT = "COBALT_ENGINE_PARENT"
 """The variable with the id of the process that uses the engine. Set only while an engine of `cobalt` starts."""
@@ -26,12 +30,38 @@ def bind() -> None:
         end_with(parent)
 
 
-def run_engine_core(*arguments: Any, **options: Any) -> None:
-    """What the engine's process runs, in place of vLLM's own function of this name."""
+class EarlyProcess(SpawnProcess):
+    """The process of an engine, which imports vLLM while the process that makes it does the same.
+
+    It stands for the process that vLLM makes and starts: `for_work` takes what vLLM gives to its own.
+    """
+
+    def __init__(self) -> None:
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        super().__init__(target=_run_engine, args=(receiver,), name="EngineCore")
+        super().start()
+        receiver.close()
+        self._sender = sender
+
+    def for_work(self, *, target: object, name: str, kwargs: dict[str, Any]) -> Self:
+        """Take the arguments of vLLM's engine, and return this process."""
+        self._work = kwargs
+        return self
+
+    def start(self) -> None:
+        """Let the engine start."""
+        with contextlib.suppress(BrokenPipeError):  # vLLM sees itself that the process has ended
+            self._sender.send((dict(os.environ), self._work))
+
+
+def _run_engine(receiver: Connection) -> None:
     bind()
     from vllm.v1.engine.core import EngineCoreProc
 
-    EngineCoreProc.run_engine_core(*arguments, **options)
+    environment, arguments = receiver.recv()
+    os.environ.clear()
+    os.environ.update(environment)  # vLLM has set more variables by now
+    EngineCoreProc.run_engine_core(**arguments)
 
 
 def end_with(process: int) -> None:

@@ -96,6 +96,8 @@ def extract_code(answer: str) -> str | None:
 
 def fenced_blocks(text: str) -> list[Block]:
     """The fenced blocks of a text, in order; the last one may be open."""
+    if not _may_open(text):
+        return []
     lines = text.replace("\r\n", "\n").split("\n")
     blocks: list[Block] = []
     block: Block | None = None
@@ -129,7 +131,14 @@ def fenced_blocks(text: str) -> list[Block]:
     return blocks
 
 
+def _may_open(text: str) -> bool:
+    """Whether a text has any fence; the patterns take most of the time of long responses."""
+    return "```" in text or "~~~" in text
+
+
 def _opened(line: str, first: int) -> Block | None:
+    if not _may_open(line):
+        return None
     if opening := _OPENING.match(line):
         return Block(first, opening["fence"], opening["indent"])
     if prose := _OPENING_AFTER_PROSE.match(line):
@@ -139,6 +148,8 @@ def _opened(line: str, first: int) -> Block | None:
 
 def _end(line: str, block: Block) -> str | Block | None:
     """What ends an open block at a line: the code before the fence that closes it, or another block; None: nothing."""
+    if block.fence not in line:
+        return None
     first = _FENCE_FIRST.match(line)
     if first and not block.after_prose and _width(first["indent"]) >= _width(block.indent) + _DEEP:
         return None

@@ -28,7 +28,6 @@ from typing_extensions import TypedDict
 from cobalt.episode import Message
 from cobalt.episode.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import ExecResult, VerdictKind
-from cobalt.judge.verdict import read_passed
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import checked, iterate_records
@@ -46,6 +45,7 @@ _Cost = _OrNull[Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]]
 _Error = Annotated[str, BeforeValidator(lambda value: "" if value is None or value != value else value)]
 _Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _Result = dict[str, Any]  # read by `ExecResult.from_record`
+_PASSING = TypeAdapter(list[bool])
 
 
 class _SampleColumns(TypedDict, total=False):
@@ -311,7 +311,7 @@ def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
     Raises:
         UserError: the record has no results, or a result does not have one entry for each of `tests` tests.
     """
-    return [[read_passed(item) for item in result["passing"]] for result in _results(record, tests)]
+    return [checked(_PASSING, result["passing"]) for result in _results(record, tests)]
 
 
 def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:

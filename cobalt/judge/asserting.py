@@ -1,19 +1,15 @@
 """Assertion tests: the judge runs the calls of an assertion in the program, and the assertion without the program.
 
-A suite with `asserts` has for each test a script, which calls the program's function, and a check: Python code that
-calls the same function and raises where what it returns is wrong, mostly one `assert` statement. The script runs in the
-program (`inside.script_driver`), and the values that its calls return are written down as data. Then, in a test
-of its own, `cobalt.judge.inside.checker` executes the check with a stand-in for the function that returns these values.
-
-So a program never shares a process with an assertion: it cannot read the expected value, catch the error, replace
-`AssertionError`, or end the process with success. Values have types of Python's own, and none of a program's methods
-decides whether two are equal. This module runs nothing and knows no sandbox.
+Each test has a script, which calls the program's function, and a check, which calls it and raises where the value is
+wrong. The script runs in the program (`inside.script_driver`), and its values are written down as data. Then, in a test
+of its own, `inside.checker` executes the check with a stand-in that returns these values. So a program never shares a
+process with an assertion, and none of its methods decides whether two values are equal.
 """
 
 import functools
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,11 +30,9 @@ def checker_program() -> str:
 
 
 def check_suite(suite: TestSuite, values: Mapping[int, str]) -> TestSuite:
-    """The suite of the program that runs checks, for the tests of `suite` whose script has run to its end.
+    """The suite of the program that runs checks.
 
-    Args:
-        suite: A suite of assertion tests.
-        values: For each of these tests, by its index, the text that the driver left.
+    `values` has the text that the driver left, by index, for each test whose script has run to its end.
     """
     inputs = []
     for index, text in values.items():
@@ -52,30 +46,31 @@ def decided(
 ) -> ExecResult:
     """The result of a suite of assertion tests.
 
-    A test passes if its check accepts the values. If the check raises, whatever it raises, or exceeds a limit, the test
-    is a wrong answer. The costs in the verdicts are those of the program alone; the seconds of the result include the
-    checks.
+    A test whose check raises or exceeds a limit is a wrong answer. The costs are those of the program alone.
 
     Args:
         suite: The suite.
         ran: The program's result, in which a test passes if its script has run to its end.
-        values: For each of these tests, by its index, the text that the driver left.
+        values: The text that the driver left for each of these tests, by its index.
         checked: The result of `check_suite`.
         stop_at_first_failure: Whether the tests after the first failing one are `not_run`.
     """
     graded = list(zip(ran.verdicts, ran.feedback, strict=True))
-    for place, (index, text) in enumerate(values.items()):
-        if checked.verdicts[place].kind is VerdictKind.NOT_RUN:
-            graded[index] = Verdict(VerdictKind.NOT_RUN), checked.feedback[place]
-        elif not checked.passing[place]:
+    for (index, text), verdict, feedback in zip(values.items(), checked.verdicts, checked.feedback, strict=True):
+        if verdict.kind is VerdictKind.NOT_RUN:
+            graded[index] = verdict, feedback
+        elif verdict.kind is not VerdictKind.PASSED:
             script, check = suite.inputs[index], suite.outputs[index]
-            feedback = failure_text(VerdictKind.WRONG_ANSWER, script, shown_values(text), check, "", "")
-            graded[index] = replace(ran.verdicts[index], kind=VerdictKind.WRONG_ANSWER), feedback
-    if stop_at_first_failure:
-        graded = _stopped(graded)
+            wrong = replace(ran.verdicts[index], kind=VerdictKind.WRONG_ANSWER)
+            graded[index] = wrong, failure_text(wrong.kind, script, shown_values(text), check, "", "")
+    passing = [verdict.kind is VerdictKind.PASSED for verdict, _ in graded]
+    if stop_at_first_failure and False in passing:
+        end = passing.index(False) + 1
+        graded[end:] = [(Verdict(VerdictKind.NOT_RUN), not_run_text(EARLIER_TEST_FAILED))] * (len(graded) - end)
+        passing[end:] = [False] * (len(graded) - end)
     return replace(
         ran,
-        passing=[verdict.kind is VerdictKind.PASSED for verdict, _ in graded],
+        passing=passing,
         feedback=[text for _, text in graded],
         verdicts=[verdict for verdict, _ in graded],
         queue_seconds=ran.queue_seconds + checked.queue_seconds,
@@ -83,18 +78,8 @@ def decided(
     )
 
 
-def _stopped(graded: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, str]]:
-    passing = [verdict.kind is VerdictKind.PASSED for verdict, _ in graded]
-    end = passing.index(False) + 1 if False in passing else len(passing)
-    not_run = (Verdict(VerdictKind.NOT_RUN), not_run_text(EARLIER_TEST_FAILED))
-    return [*graded[:end], *[not_run] * (len(graded) - end)]
-
-
 def returned_values(stdout: bytes) -> str:
-    """The text that the driver left on standard output, which is ASCII; other bytes are not the driver's, and ignored.
-
-    So a text is never longer than what the program was allowed to write.
-    """
+    """The text that the driver left on standard output, which is ASCII; other bytes are not the driver's."""
     return stdout.removeprefix(VALUE_MARK).decode("ascii", "ignore")
 
 
@@ -110,11 +95,7 @@ def shown_values(text: str) -> str:
 
 
 def _as_python(value: Any) -> str:
-    """A value that the driver wrote, as Python writes it. No value is made: of a forged text it could be a huge one.
-
-    Raises:
-        TypeError, ValueError: the driver writes no such value.
-    """
+    """A value that the driver wrote, as Python writes it. No value is made: of a forged text it could be a huge one."""
     if isinstance(value, list):
         return f"[{', '.join(map(_as_python, value))}]"
     if not isinstance(value, dict):

@@ -1,9 +1,8 @@
 """Function problems: the judge calls a function with typed arguments, and compares the value it returns.
 
 Such a suite has `fn_name`. An input has one line for each argument, a JSON value; an expected output is the value in
-canonical JSON. Programs are judged on standard input and output, like all others. A driver that calls the function runs
-after the program, in its namespace. Assertion tests have another driver
-(`cobalt.judge.asserting`). This module runs nothing itself.
+canonical JSON. A driver that calls the function runs after the program, in its namespace. Assertion tests have another
+driver (`cobalt.judge.asserting`).
 """
 
 import functools
@@ -22,8 +21,6 @@ VALUE_MARK = b"\x1e"
 
 def canonical_json(value: Any) -> str:
     """The JSON text of an expected or returned value: the same for 2 and 2.0, different for True and 1.
-
-    Values are compared, not these texts. But if the texts are equal, as they mostly are, they need not be parsed.
 
     Raises:
         TypeError: the value has a type that JSON does not have.

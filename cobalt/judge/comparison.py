@@ -1,9 +1,8 @@
 """Whether a program's output matches the expected output, under a named rule.
 
 There are three rules: `strip` (the paper's), `lines` (as LiveCodeBench compares) and `float` (lines with tolerances).
-They apply to the text that a program prints and to the JSON value that a function returns. What passes under one rule
-passes under those after it. Outputs are bytes, because a program may print bytes that are not UTF-8; texts are compared
-with the line ends that Python's text mode reads. This module runs nothing.
+What passes under one rule passes under those after it. Outputs are bytes, because a program may print bytes that are
+not UTF-8.
 """
 
 import json
@@ -35,13 +34,7 @@ _Number = int | float | Decimal
 
 
 def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
-    """Compare texts under the settings' rule.
-
-    Args:
-        output: What the program wrote to standard output.
-        expected: The test's expected output.
-        settings: Names the rule and, for "float", the tolerances.
-    """
+    """Whether what a program wrote to standard output matches the expected text under the settings' rule."""
     mine, theirs = _text(output.decode("utf-8", _ERRORS)), _text(expected)
     if settings.comparison == "strip" or mine == theirs:
         return mine == theirs
@@ -58,18 +51,10 @@ def _text(text: str) -> str:
 
 
 def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
-    """Compare JSON values: by Python's `==` or, under "float", their numbers by the tolerances.
+    """Whether two JSON values match: by Python's `==` or, under "float", their numbers by the tolerances.
 
-    As in Python, true equals 1. Unlike in Python, NaN equals NaN, because otherwise no program could pass such a test.
-    Numbers may have any size.
-
-    Args:
-        output: The value that the called function returned, in JSON.
-        expected: The test's expected value in JSON.
-        settings: Names the rule and, for "float", the tolerances.
-
-    Returns:
-        Whether the values match. Texts that are not JSON, or too deeply nested to read, match only if they are equal.
+    Unlike in Python, NaN equals NaN, because otherwise no program could pass such a test. Texts that are not JSON, or
+    too deeply nested to read, match only if they are equal.
     """
     mine, theirs = output.decode("utf-8", _ERRORS).strip(), expected.strip()
     if mine == theirs:

@@ -1,7 +1,7 @@
 """The text that a model is shown for a failed test, in the paper's layout.
 
-Every field is stripped and cut to 400 characters, its first and last 200. Control characters are written as
-escapes, so that a program's output cannot control a terminal that shows it. This module decides no verdict.
+Every field is stripped and cut to 400 characters, its first and last 200. Control characters are written as escapes,
+so that a program's output cannot control a terminal that shows it.
 """
 
 import re
@@ -19,10 +19,7 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def clip(text: str) -> str:
-    """Strip a field and cut it to its first and last 200 characters, with a mark between them.
-
-    Carriage returns before newlines are removed; other control characters become visible escapes.
-    """
+    """A field stripped and cut to its first and last 200 characters, with control characters as escapes."""
     stripped = text.strip()
     half = FIELD_CHARACTERS // 2
     if len(stripped) <= FIELD_CHARACTERS:

@@ -1,6 +1,6 @@
 """Grading: from the facts of an execution to its verdict and the text that a model is shown.
 
-This is the only module in which expected outputs and a program's output meet. It runs nothing.
+This is the only module in which expected outputs and a program's output meet.
 """
 
 import dataclasses
@@ -28,16 +28,13 @@ def grade(
 ) -> tuple[Verdict, str]:
     """The verdict of one execution, and its feedback text ("" if it passed).
 
-    CPU time is checked first, so that a program that ends by itself just above its limit gets the same verdict as one
-    that was stopped there.
-
     Args:
         run: How the execution ended.
         stdin: The test's input.
         expected: The test's expected output.
         settings: The limits, and the rule of comparison.
         fn_name: The function that was called; outputs are then compared as JSON values. None: as texts.
-        asserts: The values of an assertion test are not compared here: it passes if its script has run to its end.
+        asserts: Whether it is an assertion test, which passes here if its script has run to its end.
     """
     errors = _LIBRARY_PATH.sub('"', run.stderr.decode("utf-8", "replace"))
     returned = run.stdout.startswith(VALUE_MARK)
@@ -46,10 +43,8 @@ def grade(
     kind = _kind(run, errors, expected, settings, fn_name, asserts)
     if kind in (VerdictKind.PASSED, VerdictKind.WRONG_ANSWER) and fn_name is not None and not returned:
         kind, errors = VerdictKind.RUNTIME_ERROR, f"The program ended before {fn_name} returned a value."
-    ended_by_judge = run.end != "exit"
-    verdict = Verdict(
-        kind, run.cpu_seconds, run.wall_seconds, None if ended_by_judge else run.status, run.peak_memory_bytes
-    )
+    status = run.status if run.end == "exit" else None
+    verdict = Verdict(kind, run.cpu_seconds, run.wall_seconds, status, run.peak_memory_bytes)
     if kind is VerdictKind.PASSED:
         return verdict, ""
     limits = {
@@ -75,6 +70,7 @@ def compile_error(message: str, stdin: str, settings: JudgeSettings) -> tuple[Ve
 def _kind(
     run: Execution, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None, asserts: bool
 ) -> VerdictKind:
+    # First, so that a program that ends by itself just above its limit gets the verdict of one that was stopped there.
     if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:
         return VerdictKind.TIME_LIMIT
     if run.end == "wall":

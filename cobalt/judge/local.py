@@ -1,7 +1,6 @@
-"""The local judge: a pool of sandboxes in this process, and the way of a suite's tests through them.
+"""`Judge`, the protocol that the library depends on, and `LocalJudge`, a pool of sandboxes in this process.
 
-The rest of the library depends on the protocol `Judge`, and opens one by `cobalt.judge.opening.open_judge`. This
-module uses no network.
+`cobalt.judge.opening.open_judge` opens a judge, here or behind URLs.
 """
 
 import asyncio
@@ -38,13 +37,9 @@ class Judge(Protocol):
     """The protocol of everything that judges a program on a suite."""
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
-        """Run `code` on every test of `suite` and compare.
+        """Run a Python program on every test of a suite and compare.
 
-        Args:
-            code: A Python program that reads standard input and writes standard output, or one that defines the
-                function that the suite calls.
-            suite: The tests.
-            stop_at_first_failure: Mark all tests after the first failing test, in list order, as `not_run`.
+        With `stop_at_first_failure` all tests after the first failing one, in list order, are `not_run`.
 
         Raises:
             InfrastructureError: the judge failed, not the program.
@@ -63,7 +58,8 @@ class Judge(Protocol):
 class LocalJudge:
     """A pool of sandboxes in this process; use as an async context manager, in one event loop.
 
-    Entering the context builds every sandbox, and raises UserError if programs cannot be isolated.
+    Raises:
+        UserError: programs cannot be isolated; at the entry, which builds every sandbox.
     """
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
@@ -113,11 +109,7 @@ class LocalJudge:
         return decided(suite, result, values, checked, stop_at_first_failure=stop_at_first_failure)
 
     async def _run(self, progress: Progress) -> ExecResult:
-        """Take a program through its suite.
-
-        Raises:
-            InfrastructureError: the judge failed at every attempt.
-        """
+        """Take a program through its suite; raises InfrastructureError if the judge fails at every attempt."""
         queued = time.monotonic()
         async with self._borrowed() as first:
             started = time.monotonic()
@@ -158,7 +150,7 @@ class LocalJudge:
             code: The program.
             stdin: Standard input.
             limits: The program's limits; isolation, interpreter and packages stay those of this judge.
-            files: Files to put into the program's folder, by relative path: contents in base64.
+            files: Files for the program's folder: contents in base64, by relative path.
 
         Returns:
             How the execution ended, or the compiler's message if the program does not compile.
@@ -263,7 +255,7 @@ async def _execute(
 
 
 async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError | None:
-    """Run tests in one sandbox until none is left or the sandbox breaks; returns the failure that broke it, if any."""
+    """Run tests in one sandbox until none is left or it breaks; returns the failure that broke it, if any."""
     index = progress.take()
     if index is None:
         return None

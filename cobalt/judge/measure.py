@@ -1,10 +1,10 @@
 """The judge's speed on this machine: tests per second, and CPU time per test, with trivial programs.
 
-CPU time is that of this process and its descendants, sandboxes included. A service runs in other processes, so only its
-rate can be measured. Comparisons with other schemes are in `benchmarks/`.
+A service runs in other processes, so only its rate can be measured. `benchmarks/` compares other schemes.
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -34,11 +34,7 @@ class Measurement:
 async def measure(judge: Judge, programs: int, tests: int, *, local: bool) -> Measurement:
     """Judge `programs` trivial programs of `tests` tests each, all at once.
 
-    Args:
-        judge: An open judge.
-        programs: Number of programs.
-        tests: Number of tests of each program.
-        local: Whether the judge's processes are descendants of this one, so that their CPU time can be read.
+    `local`: the judge's processes are descendants of this one, so that their CPU time can be read.
 
     Raises:
         InfrastructureError: the judge failed, or gave a wrong verdict.
@@ -59,20 +55,12 @@ def _tree_cpu_seconds() -> float:
     """CPU time of this process and its living descendants, including that of their ended children."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        pid = int(entry.name)
-        parents[pid] = int(fields[1])
-        ticks[pid] = sum(map(int, fields[11:15]))
-    total = 0
-    for pid, own in ticks.items():
-        ancestor = pid
-        while ancestor not in (0, os.getpid()):
-            ancestor = parents.get(ancestor, 0)
-        total += own if ancestor else 0
-    return total / os.sysconf("SC_CLK_TCK")
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    tree = {os.getpid()}
+    while children := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= children
+    return sum(ticks.get(pid, 0) for pid in tree) / os.sysconf("SC_CLK_TCK")

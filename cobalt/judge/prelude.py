@@ -2,7 +2,7 @@
 
 The graders of LiveCodeBench, APPS and TACO put such lines before each program, so that many recorded programs use
 `math` or `List` without an import. The paper's judge has none (`JudgeSettings.prelude`). The imports run only for a
-program that may need them, because in each test of a program they cost more than the test. This module runs nothing.
+program that may need them, because in each test of a program they cost more than the test.
 """
 
 from cobalt.judge.settings import JudgeSettings
@@ -38,11 +38,7 @@ _RECURSION = GRADERS[GRADERS.index("__import__") :]
 
 
 def prelude_of(suite: TestSuite, settings: JudgeSettings) -> tuple[str, str]:
-    """What runs before a program of a suite, in two parts.
-
-    Returns:
-        What runs only for a program that may use a name without having defined it; and what runs for every program.
-    """
+    """What runs before a program of a suite that may use a name without having defined it, and before every program."""
     if suite.prelude == GRADERS or (suite.prelude is None and settings.prelude == "graders"):
         # The scripts of assertions use names, too.
         return ("", _NAMES + _RECURSION) if suite.asserts else (_NAMES, _RECURSION)

@@ -1,7 +1,4 @@
-"""A program's progress through its suite: which tests wait, are taken or are done, and where the suite is cut off.
-
-This module runs nothing and starts no sandbox; `cobalt.judge.local` takes tests from here to sandboxes.
-"""
+"""A program's progress through its suite: which tests wait, are taken or are done, and where the suite is cut off."""
 
 import heapq
 from dataclasses import replace
@@ -22,8 +19,7 @@ PAPER_LANES = 4
 # Bytes of what the calls of a suite's assertion tests may return together; they are in memory until the checks run.
 VALUES_BYTES = 32 << 20
 
-# A suite ends after this many times `suite_wall_seconds` in which its tests waited for a processor. Like the limit of a
-# single test, it only bounds how long a sandbox can be held.
+# A suite ends after this many times `suite_wall_seconds` in which its tests waited for a processor.
 LONGEST_STARVATION = 20
 
 Graded = tuple[Verdict, str]
@@ -31,12 +27,12 @@ Graded = tuple[Verdict, str]
 
 
 class Progress:
-    """One program's progress through its suite: which tests are waiting, which are taken and which are done."""
+    """One program's progress through its suite; `values` has what the calls of assertion tests returned, by index."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
         self.source = code.encode("utf-8", "surrogatepass")
         self.suite = suite
-        self.values: dict[int, str] = {}  # of assertion tests: what their calls returned, by the test's index
+        self.values: dict[int, str] = {}
         self._room = VALUES_BYTES
         # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
         compared = {} if suite.comparison is None else {"comparison": suite.comparison}
@@ -75,10 +71,7 @@ class Progress:
         self._done[index] = graded, run.idle_seconds, starved
 
     def keep_values(self, index: int, graded: Graded, stdout: bytes) -> Graded:
-        """Keep what the calls of an assertion test returned, until its check is run; returns the test's outcome.
-
-        Values beyond `VALUES_BYTES` of a suite are not kept, and their test exceeds the limit on output.
-        """
+        """Keep what the calls of an assertion test returned, up to `VALUES_BYTES` of a suite; returns its outcome."""
         verdict = graded[0]
         if verdict.kind is not VerdictKind.PASSED:
             return graded
@@ -97,10 +90,7 @@ class Progress:
             self._done[index] = compile_error(message, stdin, self.settings), 0.0, 0.0
 
     def _cut(self) -> tuple[int, str] | None:
-        """How many tests at the start of the list count, and the feedback of the others; None while all count.
-
-        Decided from the finished tests in list order.
-        """
+        """How many of the first tests count, and the feedback of the others; None while all finished ones count."""
         while self._end is None and self._counted < len(self._done):
             done = self._done[self._counted]
             if done is None:
@@ -144,6 +134,6 @@ class Progress:
             [verdict for verdict, _ in graded],
             self.settings.comparison,
             not self.settings.unsafe,
-            queue_seconds,
-            run_seconds,
+            queue_seconds=queue_seconds,
+            run_seconds=run_seconds,
         )

@@ -1,7 +1,4 @@
-"""A judge with a cache: each distinct program is judged once on a suite, and its result is returned again.
-
-Policies repeat programs, small ones most often. `RememberingJudge` asks another judge and runs nothing itself.
-"""
+"""A judge with a cache: each distinct program is judged once on a suite. Policies repeat programs, small ones most."""
 
 import asyncio
 from collections import OrderedDict

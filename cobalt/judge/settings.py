@@ -1,8 +1,4 @@
-"""The judge's settings: limits, comparison, concurrency and the Python that programs run under.
-
-One frozen model holds them all; `from_mapping` reads them as text from flags or environment variables. The model
-checks values and never looks at the machine.
-"""
+"""The judge's settings: limits, comparison, concurrency and the Python that programs run under."""
 
 import os
 import platform
@@ -51,16 +47,12 @@ class JudgeSettings(BaseModel):
 
     Attributes:
         cpu_seconds: CPU time of a test, the program and its descendants together (paper: 4 s).
-        wall_seconds: Time that a test may be idle, that is, neither computing nor ready to compute. It stops programs
-            that sleep or wait. Default: three times `cpu_seconds`, at least 10 s. Time in which a busy machine keeps
-            a ready program waiting does not count; but a test ends after twenty times this limit in any case.
+        wall_seconds: Time that a test may be idle, neither computing nor ready to compute. A test ends after twenty
+            times this limit in any case. None: three times `cpu_seconds`, at least 10 s.
         suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
-            None: no budget besides that of each test.
-        suite_wall_seconds: Time that the tests of a suite may be idle together (as in `wall_seconds`), in seconds,
-            counted in list order; tests beyond it are `not_run`. None: no budget besides that of each test.
-        suite_seconds: Time limit of a whole suite in seconds (paper: 27 s). The time counted is that of an idle
-            machine that runs four tests at a time, where each test takes its CPU time plus its idle time. Beyond the
-            limit no test of the suite counts: all are `not_run`, and the pass rate is 0. None: no such limit.
+        suite_wall_seconds: Seconds that the tests of a suite may be idle together; tests beyond it are `not_run`.
+        suite_seconds: Time limit of a whole suite in seconds (paper: 27 s), counted as on an idle machine that runs
+            four tests at a time. Beyond it all tests are `not_run`, and the pass rate is 0.
         memory_bytes: Limit on the address space of each process, and on the resident memory of all of a test's
             processes together (paper: 1 GiB).
         output_bytes: Limit on a test's standard output; more gives the verdict `output_limit`.
@@ -68,32 +60,24 @@ class JudgeSettings(BaseModel):
         file_bytes: Largest file a program may write, and the size of its private temporary file system.
         processes: Processes and threads a test may have at once.
         open_files: File descriptors a process may have.
-        comparison: "strip": the whole outputs, stripped, must be equal (the paper's rule). "lines": the outputs are
-            compared line by line, stripped; tokens are equal as text or as decimal numbers of ASCII digits. "float":
-            as "lines", with numbers equal within the tolerances. The values of called functions are compared as
-            values (docs/judge.md).
+        comparison: "strip": the whole outputs, stripped, must be equal (paper). "lines": line by line, stripped; tokens
+            are equal as text or as decimal numbers. "float": as "lines", with numbers equal within the tolerances. The
+            values of called functions are compared as values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
         allow_top_level_return: Let a program `return` outside a function, which ends the program.
-        prelude: What runs before a program whose suite does not say so itself. "graders": the imports and the limit on
-            recursion of the graders of public data sets (`cobalt.judge.prelude`). "none": nothing (paper).
-        paper_guard: Remove from programs the names that the authors' guard removes (paper: on). Programs that call
-            `exit()`, import `resource` or from `__future__`, use `os.system` or write below /tmp then fail, as they
-            do in the authors' judge. The isolation is the same.
-        stdin: What standard input is. "file": a file, as on judges that redirect it, which can be mapped, asked for its
-            size and read from its start again. "pipe": a pipe (paper), except where the suite calls a function.
-        traceback_carets: Whether tracebacks mark the part of a line that failed, where the interpreter does so (3.11
-            and later; paper: 3.10).
-        syntax_warnings: Whether standard error begins with the compiler's warnings, as in `python main.py` (paper). By
-            default a model's feedback is not spent on them.
-        paper: Use the rules of the paper's judge: its values for all settings above that have one, and no limit that
-            only this judge has (`PAPER`). A setting that is given as well counts.
+        prelude: What runs before a program whose suite does not say so itself: the imports of the graders of public
+            data sets (`cobalt.judge.prelude`), or nothing (paper).
+        paper_guard: Remove from programs the names that the authors' guard removes (paper). The isolation is the same.
+        stdin: What standard input is: a file, or a pipe (paper), except where the suite calls a function.
+        traceback_carets: Whether tracebacks mark the part of a line that failed (3.11 and later; paper: 3.10).
+        syntax_warnings: Whether standard error begins with the compiler's warnings, as in `python main.py` (paper).
+        paper: Use the paper's values for all settings that have one (`PAPER`); one that is given as well counts.
         concurrency: Number of sandboxes, and so of tests at once; None: one for each usable core.
         python: Interpreter that programs run under; None: the interpreter of this process.
-        site_packages: A folder of packages to offer to programs, read-only; every user must be able to read it.
-            None: standard library only, as under `python -S` (paper).
-        memory_accounting: Who enforces the limit on memory. "cgroup": the kernel, by a cgroup for each sandbox, which
-            counts everything that the kernel holds for a program. "sum": the judge, which adds up processes, files,
-            sockets and pipes every 50 ms. "auto": the kernel where this process may make cgroups, otherwise the judge.
+        site_packages: A folder of packages to offer to programs, which every user must be able to read. None: standard
+            library only (paper).
+        memory_accounting: Who enforces the limit on memory: the kernel, by a cgroup for each sandbox; the judge, which
+            adds up processes, files, sockets and pipes every 50 ms ("sum"); or the kernel where it can ("auto").
         unsafe: Run programs without isolation, as plain processes. Every result then says so.
     """
 
@@ -157,10 +141,7 @@ class JudgeSettings(BaseModel):
         return Path(self.python if self.python is not None else sys.executable).resolve()
 
     def decisive(self) -> dict[str, Any]:
-        """The settings that decide verdicts, JSON-able, for the manifest of a run.
-
-        Left out are the number of sandboxes and who enforces the limit on memory, because neither changes a limit.
-        """
+        """The settings that decide verdicts, JSON-able, for the manifest of a run."""
         left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
         # These are named where they differ from the default.
         optional = ("stack_bytes", "prelude", "stdin", "traceback_carets", "syntax_warnings", "paper")
@@ -181,13 +162,7 @@ class JudgeSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, arguments: Mapping[str, Any] | None = None) -> "JudgeSettings":
-        """The judge's settings from `arguments` and `COBALT_JUDGE_<NAME>` variables.
-
-        Variables for the service alone are ignored.
-
-        Raises:
-            UserError: a name is unknown or a value is bad; the message names it.
-        """
+        """As `from_mapping`, with this process's variables, except those for the service alone."""
         known = {ENVIRONMENT_PREFIX + name for name in (*map(str.upper, JudgeSettings.model_fields), "CONFIG")}
-        given = {name: text for name, text in os.environ.items() if name in known}
-        return JudgeSettings.from_mapping(arguments or {}, given)
+        variables = {name: text for name, text in os.environ.items() if name in known}
+        return JudgeSettings.from_mapping(arguments or {}, variables)

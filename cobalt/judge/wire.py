@@ -1,4 +1,4 @@
-"""The judge's wire format: requests and results, the same over HTTP and over a deployment handle.
+"""The judge's wire format, the same over HTTP and over a deployment handle.
 
 A request is `{"code": str, "test_cases": {"inputs": [...], "outputs": [...]}}`, with an optional
 `"stop_at_first_failure": bool`. `test_cases` may also be a JSON string, may name a function to call (`"fn_name"`), and
@@ -16,7 +16,7 @@ from typing import Any
 
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import CobaltError, UserError
-from cobalt.stage.json_measure import TooManyValues
+from cobalt.stage.rows import decode_json
 
 APP_NAME = "evaluator"
 SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"
@@ -29,12 +29,9 @@ CACHE_BYTES = 256 * 2**20
 """Memory of the suites that a server keeps."""
 
 
-_OTHER_VALUES = 4096
-
-
 def values_of(max_tests: int) -> int:
     """The most JSON values that a request with `max_tests` tests can need, other fields and 1,000 files included."""
-    return 2 * max_tests + _OTHER_VALUES
+    return 2 * max_tests + 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +77,28 @@ class JudgeRequest:
             raise UserError("field 'test_cases' is missing, or the field 'suite' is given as well")
         if "suite" in payload:
             return cls(code, _named(payload["suite"], suites), stop)
-        suite = cls._suite(payload, max_tests)
+        try:
+            suite = _suite(payload["test_cases"], max_tests)
+        except UserError as error:
+            raise UserError(f"field 'test_cases': {error}") from None
         if suites is not None:
             suites.add(suite)
         return cls(code, suite, stop)
 
-    @staticmethod
-    def _suite(payload: Mapping[str, Any], max_tests: int | None) -> TestSuite:
-        """The suite in the field `test_cases`; raises as `parse`."""
-        try:
-            suite = TestSuite.parse(
-                payload["test_cases"], most_values=None if max_tests is None else values_of(max_tests)
-            )
-        except TooManyValues as error:
-            raise UserError(
-                f"field 'test_cases': {error}, which a suite of max_tests={max_tests} cannot have"
-            ) from None
-        except UserError as error:
-            raise UserError(f"field 'test_cases': {error}") from None
-        if len(suite) == 0:
-            raise UserError("field 'test_cases': the test suite is empty")
-        if max_tests is not None and len(suite) > max_tests:
-            raise UserError(f"field 'test_cases': {len(suite)} tests are more than the {max_tests} of max_tests")
-        return suite
+
+def _suite(value: object, max_tests: int | None) -> TestSuite:
+    if isinstance(value, str) and max_tests is not None:  # values of other bodies are counted as they arrive
+        value = decode_json(value, most_values=values_of(max_tests))
+    suite = TestSuite.parse(value)
+    if len(suite) == 0:
+        raise UserError("the test suite is empty")
+    if max_tests is not None and len(suite) > max_tests:
+        raise UserError(f"{len(suite)} tests are more than the {max_tests} of max_tests")
+    return suite
 
 
 class UnknownSuite(CobaltError):
-    """A request names a suite that the server has not, or not any more: send the whole suite.
-
-    Attributes:
-        digest: The digest in the request.
-    """
+    """A request names a suite, by `digest`, that the server does not keep: send the whole suite."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"the suite {digest} is unknown: send 'test_cases'")
@@ -118,10 +106,7 @@ class UnknownSuite(CobaltError):
 
 
 def suite_bytes(suite: TestSuite) -> bytes:
-    """The canonical form of a suite, a JSON object with all that decides verdicts.
-
-    Halves of surrogate pairs, which no file of problems has and no server takes, are replaced.
-    """
+    """The canonical form of a suite: all that decides verdicts as JSON, without halves of surrogate pairs."""
     return suite.to_json().encode("utf-8", "replace")
 
 

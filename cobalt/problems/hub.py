@@ -1,7 +1,6 @@
 """The Hugging Face Hub: rows and files of data sets by name, and policies and trajectories as uploads.
 
-`datasets` and `huggingface_hub` are imported when they are needed. A local folder can stand in for the Hub in both
-directions. Policies as input need nothing from here: vLLM and veRL load a model by its name.
+A local folder can stand in for the Hub in both directions. `datasets` and `huggingface_hub` are imported when needed.
 """
 
 import json
@@ -44,12 +43,11 @@ class DataSet(NamedTuple):
 def input_file(named: Path) -> Path:
     """The file that a user named: the path itself, or, for a data set, a JSONL file of its rows in the cache.
 
-    The cache is `$XDG_CACHE_HOME/cobalt/hub`, by default `~/.cache/cobalt/hub`. A name of the Hub is asked for its
-    newest commit each time; without a network the rows of the last time are taken, and a message says so.
+    The cache is `$XDG_CACHE_HOME/cobalt/hub`. The Hub is asked for the newest commit each time; without a network the
+    rows of the last time are taken.
 
     Raises:
-        UserError: a data set that does not exist or cannot be reached, or that has several splits of which none is
-            named.
+        UserError: the data set cannot be read, or has several splits of which none is named.
     """
     data_set = _data_set(named)
     if data_set is None:
@@ -79,7 +77,7 @@ def _data_set(named: Path) -> DataSet | None:
 
 
 def _commit(data_set: DataSet) -> str:
-    """The newest commit of a revision; without a network, the newest that is in the cache."""
+    """The newest commit of a revision; without a network, the newest in the cache."""
     from httpx import HTTPError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -93,8 +91,7 @@ def _commit(data_set: DataSet) -> str:
         earlier = sorted(pattern.parent.parent.glob(f"{pattern.parent.name}/{pattern.name}"), key=os.path.getmtime)
         if not earlier:
             raise UserError(
-                f"cannot read {data_set.name}: it is not a file here, and the Hub does not answer"
-                f" ({_first_line(error)})"
+                f"cannot read {data_set.name}: it is not a file, and the Hub does not answer ({_first_line(error)})"
             ) from None
         logger.warning("the Hub does not answer; the rows of %s are those of an earlier time", data_set.name)
         return earlier[-1].parent.name.rpartition("@")[2]
@@ -107,13 +104,13 @@ def hub_rows(
 
     Args:
         name: `owner/name` on the Hub, or a folder of files that `datasets` reads.
-        split: Its split; None: the only one.
+        split: None: the only one.
         revision: Branch, tag or commit; None: the newest commit.
-        advice: What else the user could give; the message of an error ends with it.
-        config: Its configuration; None: the only one, or the default one.
+        advice: The end of an error's message: what else the user could give.
+        config: Its configuration; None: the default one.
 
     Raises:
-        UserError: no network, no such data set or split, or several splits of which none is named.
+        UserError: the rows cannot be read, or there are several splits of which none is named.
     """
     with _asking(name, advice):
         import datasets
@@ -129,11 +126,7 @@ def hub_rows(
 
 
 def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
-    """A file of a data set on the Hub, by its path there, downloaded into the Hub's cache; arguments as of `hub_rows`.
-
-    Raises:
-        UserError: no network, or no such file.
-    """
+    """A file of a data set on the Hub, downloaded into the Hub's cache; arguments and errors as of `hub_rows`."""
     with _asking(f"{file} of {name}", advice):
         from huggingface_hub import hf_hub_download
 
@@ -142,11 +135,7 @@ def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
 
 @contextmanager
 def _asking(what: str, advice: str | None) -> Iterator[None]:
-    """Turn whatever the Hub and its libraries raise into one sentence, and silence their warnings of each attempt.
-
-    Raises:
-        UserError: the libraries are not installed, or they failed.
-    """
+    """Turn what the Hub and its libraries raise into UserError, and silence their warnings of each attempt."""
     try:
         from datasets.exceptions import DatasetsError
         from httpx import HTTPError
@@ -163,7 +152,7 @@ def _asking(what: str, advice: str | None) -> Iterator[None]:
 
 
 def check_target(target: str) -> None:
-    """Raise if nothing can be uploaded to a target, as far as that shows without the network.
+    """Check a target of an upload, as far as that goes without the network.
 
     Args:
         target: `owner/name` on the Hub; or a folder, which begins with `/`, `.` or `~`.
@@ -173,11 +162,9 @@ def check_target(target: str) -> None:
     """
     folder = _folder(target)
     if folder is not None:
-        try:
-            ours = not folder.exists() or not any(folder.iterdir()) or _is_ours(folder / "README.md")
-        except OSError as error:
-            raise UserError(f"cannot read {folder}: {error.strerror}") from None
-        if not ours:
+        card = folder / "README.md"
+        ours = card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
+        if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
             raise UserError(
                 f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder"
             )
@@ -194,11 +181,6 @@ def _folder(target: str) -> Path | None:
     return Path(target).expanduser() if target.startswith(("/", ".", "~")) else None
 
 
-def _is_ours(card: Path) -> bool:
-    """Whether a README.md is one that `push` wrote."""
-    return card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
-
-
 def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model", "dataset"]) -> str:
     """Upload files in one commit. A repository that does not exist is created, and is private.
 
@@ -208,8 +190,7 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
         card: Contents of its README.md.
         kind: What the repository holds.
 
-    Returns:
-        Where the files are.
+    Returns the folder or the repository's address.
 
     Raises:
         UserError: the Hub refuses the token or the name, or the folder cannot be written.
@@ -230,8 +211,8 @@ def push(target: str, files: Mapping[str, Path], card: str, kind: Literal["model
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    operations = [CommitOperationAdd(name, path) for name, path in files.items()]
-    operations.append(CommitOperationAdd("README.md", card.encode()))
+    contents: dict[str, Path | bytes] = {**files, "README.md": card.encode()}
+    operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
     api = HfApi()
     try:
         api.create_repo(target, repo_type=kind, private=True, exist_ok=True)

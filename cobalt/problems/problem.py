@@ -1,10 +1,8 @@
 """Problems and their tests, in the schema of the TACO-Cobalt data set.
 
-A file has one problem in each row (JSONL, or another form of `stage.rows`), and each is checked. The authors' released
-files load as they are. So do files without `instruction` or without the public/hidden split; the scripts then build the
-prompt from the question and treat every test as hidden. A field that is null counts as missing. Fields that this module
-does not know are kept in `Problem.record`, because result files carry a problem's fields through every stage. This
-module judges no programs and builds no prompts.
+A file has one problem in each row (JSONL, or another form of `stage.rows`). The authors' released files load as they
+are; so do files without `instruction` or the public/hidden split. A null field counts as missing. Unknown fields
+are kept in `Problem.record`, because result files carry a problem's fields through every stage.
 """
 
 import json
@@ -16,7 +14,6 @@ from typing import Annotated, Any, Literal
 from pydantic import FailFast, Field, StrictBool, TypeAdapter
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.json_measure import TooManyValues
 from cobalt.stage.records import checked
 from cobalt.stage.rows import decode_json, parse_json, read_rows
 
@@ -41,10 +38,9 @@ class TestSuite:
         fn_name: The function, or method of a class `Solution`, that the judge calls; None for whole programs.
         asserts: Whether the tests are assertions (`cobalt.judge.asserting`). Each input is then a Python script that
             calls `fn_name`, and each output the Python code that checks what the calls returned.
-        prelude: Python code that the data set's own grader gives to each program, such as imports: it runs before the
-            program, in its namespace. None: nothing, as in the paper.
-        comparison: How the data set's own grader compares ("strip", "lines" or "float", see `JudgeSettings`). None: by
-            the judge's setting.
+        prelude: Python code of the data set's own grader that runs before each program, in its namespace. None: by the
+            judge's setting.
+        comparison: How the data set's own grader compares. None: by the judge's setting.
         top_level_return: Whether a program may return outside a function, as in graders that put it into one.
     """
 
@@ -71,22 +67,20 @@ class TestSuite:
     def _check_values(self) -> None:
         """Raise if a test of a function has an argument or a value that is not JSON, which no program could pass."""
         for index, (arguments, expected) in enumerate(zip(self.inputs, self.outputs, strict=True)):
-            lines = [line for line in arguments.split("\n") if line.strip()]
-            for text in (*lines, expected):
+            for text in (*filter(str.strip, arguments.split("\n")), expected):
                 try:
                     parse_json(text)
                 except ValueError as error:
                     raise UserError(
                         f"test {index} of the function {self.fn_name!r} has {text!r:.100}, which is not JSON"
-                        f" ({error!s:.100}): give one JSON value a line for each argument, and the expected value as"
-                        " JSON"
+                        f" ({error!s:.100}): give one JSON value a line for each argument, and one as the output"
                     ) from None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def to_record(self) -> dict[str, Any]:
-        """The suite as the mapping in the judge's wire format, without the other fields where they are not set."""
+        """The suite as a mapping in the judge's wire format, without the fields that are not set."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values |= {"inputs": list(self.inputs), "outputs": list(self.outputs)}
         return {name: value for name, value in values.items() if value not in (None, False)}
@@ -96,20 +90,15 @@ class TestSuite:
         return json.dumps(self.to_record(), ensure_ascii=False)
 
     @classmethod
-    def parse(cls, value: object, *, most_values: int | None = None) -> "TestSuite":
-        """Read a suite from a mapping `{"inputs": [...], "outputs": [...]}` of strings, or from its JSON string.
-
-        The mapping may also hold the other fields of this class; further keys are ignored.
+    def parse(cls, value: object) -> "TestSuite":
+        """Read a suite from a mapping with the fields of this class, or from its JSON string; other keys are ignored.
 
         Raises:
-            UserError: the value has another shape; the message says what is wrong.
-            TooManyValues: the string has more than `most_values` JSON values; None: any number is read.
+            UserError: the value has another shape.
         """
         if isinstance(value, str):
             try:
-                value = decode_json(value, most_values=most_values)
-            except TooManyValues:
-                raise
+                value = decode_json(value, most_values=None)
             except UserError as error:
                 raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):
@@ -117,7 +106,7 @@ class TestSuite:
         return checked(_SUITE, {name: content for name, content in value.items() if content is not None})
 
     def places_of(self, tests: "TestSuite") -> list[int]:
-        """Where the tests of another suite stand in this one; of equal tests, the first.
+        """The indices of another suite's tests in this one; of equal tests, the first.
 
         Raises:
             UserError: this suite lacks one of them, or they are called in another way.
@@ -125,17 +114,16 @@ class TestSuite:
         if (tests.fn_name, tests.asserts) != (self.fn_name, self.asserts):
             raise UserError(f"tests that call {tests.fn_name!r} are not among tests that call {self.fn_name!r}")
         pairs = list(zip(self.inputs, self.outputs, strict=True))
-        indices = []
-        for number, pair in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
-            if pair not in pairs:
-                raise UserError(f"test {number} is not among all tests of the problem")
-            indices.append(pairs.index(pair))
-        return indices
+        try:
+            return [pairs.index(pair) for pair in zip(tests.inputs, tests.outputs, strict=True)]
+        except ValueError:
+            raise UserError("a test is not among all tests of the problem") from None
 
     def select(self, indices: Iterable[int]) -> "TestSuite":
-        """A suite of the tests at the given indices, in the given order, called in the same way."""
-        tests = [(self.inputs[index], self.outputs[index]) for index in indices]
-        return replace(self, inputs=tuple(test[0] for test in tests), outputs=tuple(test[1] for test in tests))
+        """A suite of the tests at these indices, in this order, called in the same way."""
+        chosen = list(indices)
+        inputs, outputs = (tuple(texts[index] for index in chosen) for texts in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs)
 
 
 _SUITE = TypeAdapter(TestSuite)
@@ -165,11 +153,7 @@ class Problem:
 
     @classmethod
     def parse(cls, record: object) -> "Problem":
-        """Check one decoded line and read it.
-
-        Raises:
-            UserError: a required field is missing or malformed; the message names the field.
-        """
+        """Check one decoded line and read it; raises UserError, which names the field."""
         if not isinstance(record, Mapping):
             raise UserError("a problem must be a JSON object")
         identifier = record.get("id")
@@ -181,20 +165,17 @@ class Problem:
         question = instruction if record.get("question") is None else record["question"]
         if not isinstance(question, str):
             raise UserError("field 'question' is missing, null or not a string")
-        tests = suite_of(record, "test_cases")
+        tests, hidden = suite_of(record, "test_cases"), suite_of(record, "hidden_test_cases")
         if tests is None:
             raise UserError("field 'test_cases' is missing or null")
-        if len(tests) == 0:
-            raise UserError("field 'test_cases': the test suite is empty")
-        public = suite_of(record, "public_test_cases")
-        hidden = suite_of(record, "hidden_test_cases")
-        if hidden is not None and len(hidden) == 0:
-            raise UserError("field 'hidden_test_cases': the test suite is empty")
-        public = TestSuite((), ()) if public is None else public
+        for field, suite in (("test_cases", tests), ("hidden_test_cases", hidden)):
+            if suite is not None and len(suite) == 0:
+                raise UserError(f"field {field!r}: the test suite is empty")
+        public = suite_of(record, "public_test_cases") or TestSuite((), ())
         return cls(identifier, question, instruction, tests, public, tests if hidden is None else hidden, record)
 
     def perturbed_tests(self) -> TestSuite | None:
-        """The perturbed public tests in the problem's record; None if it has none. Raises as `suite_of`."""
+        """The perturbed public tests in the record; None if it has none. Raises as `suite_of`."""
         return suite_of(self.record, PERTURBED_TESTS)
 
 
@@ -207,11 +188,7 @@ def has_tests(record: Mapping[str, Any], field: str) -> bool:
 
 
 def suite_of(record: Mapping[str, Any], field: str) -> TestSuite | None:
-    """The suite in a field; None if the record has none.
-
-    Raises:
-        UserError: the tests are malformed; the message names the field.
-    """
+    """The suite in a field; None if the record has none. Raises UserError, which names the field."""
     if not has_tests(record, field):
         return None
     try:
@@ -224,23 +201,20 @@ def load_problems(path: Path) -> list[Problem]:
     """Read a whole problem file.
 
     Raises:
-        UserError: the file cannot be read or holds no problem, a line is malformed (the message names its number and
-            the field), or an id is used twice.
+        UserError: the file cannot be read or holds no problem, a line is malformed, or an id is used twice.
     """
-    problems: list[Problem] = []
-    first_seen: dict[ProblemId, str] = {}
-    for place, record in read_rows(path):
+    problems: dict[ProblemId, Problem] = {}
+    for line, record in read_rows(path):
         try:
             problem = Problem.parse(record)
         except UserError as error:
-            raise UserError(f"{path}, {place}: {error}") from None
-        if problem.id in first_seen:
-            raise UserError(f"{path}, {place}: id {problem.id!r} is already used on {first_seen[problem.id]}")
-        first_seen[problem.id] = place
-        problems.append(problem)
+            raise UserError(f"{path}, {line}: {error}") from None
+        if problem.id in problems:
+            raise UserError(f"{path}, {line}: id {problem.id!r} is already used")
+        problems[problem.id] = problem
     if not problems:
         raise UserError(f"{path}: the file holds no problem")
-    return problems
+    return list(problems.values())
 
 
 def choose_problems(
@@ -251,7 +225,7 @@ def choose_problems(
     Args:
         problems: All problems of the file.
         source: The file, for messages.
-        limit: The first so many, of those with `ids`; None: all of them.
+        limit: Only the first so many of those with `ids`.
         ids: As text; empty: all problems.
 
     Raises:
@@ -259,8 +233,7 @@ def choose_problems(
     """
     if limit is not None and limit < 1:
         raise UserError(f"--limit is {limit}: it must be 1 or more")
-    known = {str(problem.id) for problem in problems}
-    unknown = [identifier for identifier in ids if identifier not in known]
+    unknown = set(ids) - {str(problem.id) for problem in problems}
     if unknown:
-        raise UserError(f"--ids {unknown[0]}: {source} has no problem with this id")
+        raise UserError(f"--ids {min(unknown)}: {source} has no problem with this id")
     return [problem for problem in problems if not ids or str(problem.id) in ids][:limit]

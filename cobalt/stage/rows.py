@@ -133,7 +133,7 @@ def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> 
         elif not text.isascii():
             text.encode()
         value = parse_json(text)
-        if "\\ud" in text.lower():
+        if "\\ud" in text or "\\uD" in text:
             encode_json(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON ({error.msg})") from None

@@ -10,11 +10,10 @@ from typing import Any
 
 
 def _judge_json(value: "Any") -> "Any":
-    """The value in types of JSON, such that equal values have equal texts.
+    """The value in types of JSON, such that values that are equal by Python's `==` have equal texts.
 
-    Tuples become lists. A float without a fraction, if it is exact, becomes an integer, because Python's `==`, by which
-    the official graders compare, holds between the two; other floats keep Python's `repr`. Other kinds of numbers (a
-    fraction, a decimal, those of numpy) become integers and floats. Keys are sorted.
+    Tuples become lists, and floats without a fraction integers, if they are exact. Other kinds of numbers (a fraction,
+    a decimal, those of numpy) become integers and floats. Keys are sorted.
     """
     import builtins
     import json

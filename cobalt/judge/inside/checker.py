@@ -1,10 +1,9 @@
 """The program that decides an assertion test: it runs the test's check on what another program's calls returned.
 
-The judge runs this file in a sandbox, in which the program that it decides about is not. The first line of standard
-input is a JSON object with `fn_name`, `script` and `check` as in the test. The rest is the text that
-`inside.script_driver` left. The check is executed with `fn_name` bound to a stand-in, which returns the values
-one call after the other. A check that ends without an exception accepts the values; only then the word `accepted` is
-printed.
+It runs in a sandbox, in which the program that it decides about is not. The first line of standard input is a JSON
+object with `fn_name`, `script` and `check` as in the test. The rest is the text that `inside.script_driver` left. The
+check is executed with `fn_name` bound to a stand-in, which returns the values one call after the other. Only if it ends
+without an exception is the word `accepted` printed.
 """
 
 import ast
@@ -28,8 +27,8 @@ class Collection(Sequence[Any]):
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = list(items)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._items[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -49,8 +48,7 @@ def decode(value: Any) -> Any:
     """The value that `_judge_typed` wrote.
 
     Raises:
-        CheckError: the text is not one that `_judge_typed` writes.
-        TypeError, ValueError, ArithmeticError: so is a part of it, such as a set of lists.
+        CheckError, TypeError, ValueError, ArithmeticError: `_judge_typed` writes no such text.
     """
     if isinstance(value, list):
         return [decode(item) for item in value]
@@ -80,10 +78,7 @@ def decode(value: Any) -> Any:
 
 
 def recorded_calls(script: str, fn_name: str) -> list[_Call | None]:
-    """For each expression statement of a script, the arguments of its call of `fn_name`.
-
-    None where the statement is not such a call, or has arguments that are not literals.
-    """
+    """The arguments of each expression statement of a script; None for others than calls of `fn_name` with literals."""
     expressions = [statement.value for statement in ast.parse(script).body if isinstance(statement, ast.Expr)]
     return [_literal_call(expression, fn_name) for expression in expressions]
 
@@ -102,12 +97,7 @@ def stand_in(values: list[Any], calls: list[_Call | None], refused: list[str]) -
     """A function that returns one value after the other.
 
     It raises CheckError if it is called more often than there are values, or with other arguments than the call that
-    returned the value. Such a check asks for calls, depending on what earlier calls returned, that nobody made.
-
-    Args:
-        values: What the calls returned.
-        calls: The arguments of these calls, where they are known.
-        refused: Gets a message for each call that is refused, because the check may catch the error.
+    returned the value. `refused` gets the message too, because the check may catch the error.
     """
     if len(values) != len(calls):
         raise CheckError(f"there are {len(values)} values of {len(calls)} calls")
@@ -126,7 +116,7 @@ def stand_in(values: list[Any], calls: list[_Call | None], refused: list[str]) -
 
 
 def run_check(fn_name: str, script: str, check: str, values: str) -> None:
-    """Execute a check; raises what the check raises, and CheckError if it makes calls that the script does not make."""
+    """Execute a check; raises what it raises, and CheckError if it makes calls that the script does not make."""
     decoded = decode(json.loads(values))
     if not isinstance(decoded, list):
         raise CheckError("the values are not a list")

@@ -29,13 +29,11 @@ _CLONE_CHILD_CLEARTID = 0x00200000
 _CLONE_CHILD_SETTID = 0x01000000
 _SIGCHLD = 17
 
-_PR_SET_SECCOMP = 22
 _PR_SET_SECUREBITS = 28
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_TID_ADDRESS = 40
 # User 0 gives no capability, a change of user keeps none, none can be raised as ambient; all three are locked.
 _SECUREBITS = 0b11101011
-_SECCOMP_MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 _SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
@@ -56,14 +54,10 @@ def _check(result: int) -> None:
 
 
 def fork(namespaces: int) -> int:
-    """Fork into new namespaces of the given kinds; returns as `os.fork` does.
+    """Fork a process of one thread into new namespaces of the given kinds; returns as `os.fork` does.
 
-    Only for a process with one thread whose `at fork` hooks do not matter. It skips what Python and libc do after a
-    fork: making new locks for threads that do not exist. That would touch some sixty pages, and the kernel would have
-    to copy each of them.
-
-    Raises:
-        OSError: the kernel refused, or this architecture's number of the call is not known here.
+    It skips what Python and libc do after a fork, making new locks for threads that do not exist, because the kernel
+    would have to copy each of the sixty pages that this touches.
     """
     global _own_thread
     if _own_thread is None:  # where libc keeps the calling thread's id; the new process must find its own id there
@@ -72,13 +66,10 @@ def fork(namespaces: int) -> int:
     flags = ctypes.c_ulong(namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | _SIGCHLD)
     none = ctypes.c_void_p()
     # The order of the kernel's last two arguments differs between the two architectures.
-    match os.uname().machine:
-        case "x86_64":
-            result: int = _python_api.syscall(56, flags, none, none, _own_thread, none)
-        case "aarch64":
-            result = _python_api.syscall(220, flags, none, none, none, _own_thread)
-        case machine:
-            raise OSError(f"the number of the system call `clone` is not known for {machine}")
+    if os.uname().machine == "x86_64":
+        result: int = _python_api.syscall(56, flags, none, none, _own_thread, none)
+    else:
+        result = _python_api.syscall(220, flags, none, none, none, _own_thread)
     if result < 0:
         _check(result)
     return result
@@ -117,12 +108,11 @@ def unshare(namespaces: int) -> None:
 def set_thread_stacks(size: int) -> None:
     """Set the stack of threads that this process and its forks start; otherwise it is the limit on the main stack."""
     attributes = ctypes.create_string_buffer(256)
-    for call, argument in (
-        (_libc.pthread_attr_init, None),
-        (_libc.pthread_attr_setstacksize, ctypes.c_size_t(size)),
-        (_libc.pthread_setattr_default_np, None),
+    for number in (
+        _libc.pthread_attr_init(attributes),
+        _libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size)),
+        _libc.pthread_setattr_default_np(attributes),
     ):
-        number = call(attributes) if argument is None else call(attributes, argument)
         if number != 0:
             raise OSError(number, os.strerror(number))
 
@@ -155,36 +145,24 @@ def drop_capabilities() -> None:
 def install_filter(program: bytes, *, listener: bool = False) -> int:
     """Put a permanent seccomp filter on this process and its descendants; call `lock_privileges` first.
 
-    Returns:
-        With `listener`, the descriptor to which the filter reports calls; otherwise 0.
+    Returns the descriptor to which the filter reports calls, with `listener`; otherwise 0.
     """
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HP", len(program) // 8, ctypes.addressof(code))
-    if not listener:
-        _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), header, 0, 0))
-        return 0
     number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
-    flags = ctypes.c_ulong(_SECCOMP_FILTER_FLAG_NEW_LISTENER)
-    descriptor: int = _python_api.syscall(number, ctypes.c_ulong(_SECCOMP_SET_MODE_FILTER), flags, header)
-    if descriptor < 0:
-        _check(descriptor)
-    return descriptor
+    flags = ctypes.c_ulong(_SECCOMP_FILTER_FLAG_NEW_LISTENER if listener else 0)
+    result: int = _python_api.syscall(number, ctypes.c_ulong(_SECCOMP_SET_MODE_FILTER), flags, header)
+    if result < 0:
+        _check(result)
+    return result
 
 
 def answer_call(listener: int, allow: Callable[[], bool], error: int) -> None:
-    """Let a call that a filter has reported take place, or refuse it with an error.
-
-    Args:
-        listener: The filter's descriptor, which is readable.
-        allow: Says whether the call may take place; the caller waits meanwhile.
-        error: The error number of a refusal.
-    """
-    call, answer = ctypes.create_string_buffer(80), ctypes.create_string_buffer(24)
+    """Let a call that a filter has reported to `listener` take place if `allow` says so, or refuse it with an error."""
+    call = ctypes.create_string_buffer(80)
     if _libc.ioctl(listener, ctypes.c_ulong(syscall_filter.NOTIF_RECV), call) != 0:
         return  # the caller has ended
     (identifier,) = struct.unpack_from("Q", call)
-    if allow():
-        struct.pack_into("QqiI", answer, 0, identifier, 0, 0, _SECCOMP_USER_NOTIF_FLAG_CONTINUE)
-    else:
-        struct.pack_into("QqiI", answer, 0, identifier, 0, -error, 0)
+    result = (0, _SECCOMP_USER_NOTIF_FLAG_CONTINUE) if allow() else (-error, 0)
+    answer = struct.pack("QqiI", identifier, 0, *result)
     _libc.ioctl(listener, ctypes.c_ulong(syscall_filter.NOTIF_SEND), answer)

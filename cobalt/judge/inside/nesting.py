@@ -1,11 +1,9 @@
 """The second user namespace of a sandbox: the compiler and the programs cannot change the mounts that bubblewrap made.
 
-The kernel locks mounts which a user namespace inherits, so that no capability in it makes a read-only mount writable.
-Whoever takes over the compiler, which parses the program's source in C, holds capabilities in the inner namespace only.
-
-The sandbox's first Python process runs `start_again` in the outer namespace: it finishes what needs the outer one,
-enters the inner one and executes the same script again. The kernel lets a process look at others only with
-capabilities over the namespace in which their memory was made, so that a fork without an execution would not do.
+The kernel locks mounts which a user namespace inherits: whoever takes over the compiler, which parses the program's
+source in C, holds no capability that makes a read-only mount writable. The sandbox's first Python process runs
+`start_again` in the outer namespace. A fork without an execution would not do, because the kernel lets a process look
+at others only with capabilities over the namespace in which their memory was made.
 """
 
 # Loaded into every sandbox.
@@ -33,24 +31,18 @@ def take_descriptors(socket: int) -> None:
         os.dup2(socket, SOCKET)
     os.closerange(3, SOCKET)
     os.closerange(SOCKET + 1, 1 << 20)
-    _take_proc()
+    _keep("/proc", os.O_RDONLY | os.O_DIRECTORY, PROC)
 
 
-def _take_proc() -> None:
-    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    os.dup2(proc, PROC)
-    os.close(proc)
+def _keep(path: str, flags: int, number: int) -> None:
+    """Open a path under a fixed number."""
+    descriptor = os.open(path, flags)
+    os.dup2(descriptor, number)
+    os.close(descriptor)
 
 
 def start_again(arguments: list[str]) -> None:
-    """Enter the inner namespace and execute this script there; does not return.
-
-    Args:
-        arguments: The script's arguments, as `zygote.serve` takes them, with `FIRST_TIME`.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """Enter the inner namespace and execute this script there, with arguments as of `zygote.serve`; does not return."""
     take_descriptors(int(arguments[1]))
     # The kernel leaves this much room for the stack when it executes the interpreter.
     limit_stack(next(int(argument.partition("=")[2]) for argument in arguments if argument.startswith("stack=")))
@@ -60,7 +52,7 @@ def start_again(arguments: list[str]) -> None:
     # One that shows processes alone. bubblewrap's has the kernel's settings, whose covers go when it is detached.
     quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.Mount("proc", "/proc", quiet, "subset=pid").make()
-    _take_proc()
+    _keep("/proc", os.O_RDONLY | os.O_DIRECTORY, PROC)
     for _ in range(2):
         linux.detach_mount("/proc")  # `PROC` stays usable
     try:
@@ -82,7 +74,7 @@ def limit_stack(size: int) -> None:
 def _lock_devices() -> None:
     """Make each device's mount read-only, so that nobody changes times that all sandboxes and the machine share.
 
-    Programs can still write to the devices. bubblewrap's own remount would keep them from opening one.
+    Programs can still write to the devices; bubblewrap's own remount would keep them from opening one.
     """
     for name in os.listdir("/dev"):
         path = f"/dev/{name}"
@@ -93,9 +85,7 @@ def _lock_devices() -> None:
 def _make_fifo() -> None:
     linux.Mount("tmpfs", FIFO_FOLDER, linux.MS_NOSUID | linux.MS_NODEV, "size=4096,nr_inodes=4,mode=755").make()
     os.mkfifo(f"{FIFO_FOLDER}/stdin", 0o600)
-    handle = os.open(f"{FIFO_FOLDER}/stdin", os.O_PATH)
-    os.dup2(handle, FIFO)
-    os.close(handle)
+    _keep(f"{FIFO_FOLDER}/stdin", os.O_PATH, FIFO)
 
 
 def _enter() -> None:

@@ -1,12 +1,10 @@
 """The setting `paper_guard`: remove from programs the names that the authors' judge removes; loaded only with it.
 
 The authors' judge writes a guard before each program, so that some correct programs fail: those that call `exit()`,
-import `resource` or begin with `from __future__`. This module removes the same names in a test's own process, so that
-the program's lines keep their numbers. The names are those of `verl/remote_reward_server.py` in the authors'
-repository. A program can undo either guard. This one gives the paper's verdicts and is not a part of the isolation.
+import `resource` or begin with `from __future__`. This module removes the same names (`verl/remote_reward_server.py` in
+the authors' repository) in a test's own process, so that the program's lines keep their numbers. A program can undo
+either guard. This one gives the paper's verdicts and is not a part of the isolation.
 """
-
-# pathlib would be loaded into every program's process.
 
 from __future__ import annotations
 
@@ -36,13 +34,10 @@ _FOLDER = "/tmp"
 
 
 def compile_after_guard(text: str, file_name: str) -> types.CodeType:
-    """Compile a program as if it stood after a guard in one file: its first lines are then nothing special.
+    """Compile a program as if it stood after a guard in one file.
 
-    An import from `__future__` comes too late, a docstring is a plain string, and a byte-order mark is no part of a
+    An import from `__future__` comes too late, a docstring is a plain string, and a byte-order mark is not a part of a
     program.
-
-    Raises:
-        SyntaxError: what Python raises there.
     """
     code = compile(text, file_name, "exec", dont_inherit=True)
     if "__future__" not in text and "__doc__" not in text:

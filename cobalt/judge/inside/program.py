@@ -29,8 +29,6 @@ FILE_NAME = "main.py"
 
 # What compiling raises for a source that is not a valid program, or that exceeds the compiler's limits.
 FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
-
-
 # Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
 _MOST_WARNINGS = 100  # lines of a compiler's warnings that are kept
@@ -57,54 +55,44 @@ def prepare_paper_guard() -> None:
 
 
 def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType], bytes]:
-    """Compile a program into pieces, to be executed in order in one namespace; returns also what to print before.
+    """Compile a program and its driver into pieces, to be executed in order in one namespace.
 
-    The pieces are those that its suite puts before it (`before` of the limits) and the driver that calls its function
-    (`after`), if it has them, and the program itself. If a `return` outside a function is allowed and present, the
-    program has two pieces: the statements before it, and the rest as the body of a function in which every name is
-    global. What to print are the compiler's warnings, if the limits ask for them.
+    If a `return` outside a function is allowed and present, the program itself has two pieces: the statements before
+    it, and the rest as the body of a function in which every name is global. Returns also the compiler's warnings, if
+    the limits ask for them.
 
     Raises:
-        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: the kinds in `FAILURES`; `failure_text`
-            turns them into what Python prints.
+        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: the kinds in `FAILURES`.
     """
     text = text_of(source)
     stderr, printed = sys.stderr, StringIO()
     sys.stderr = printed if limits["syntax_warnings"] else None
     try:
-        try:
-            codes = [_compile(text, limits)]
-        except SyntaxError as error:
-            if not (limits["top_level_return"] and error.msg == "'return' outside function"):
-                raise
-            printed.seek(printed.truncate(0))  # it is compiled again
-            from . import top_level_return  # it loads `ast`, which would make every program's process larger
+        codes = [_compile(text)]
+    except SyntaxError as error:
+        if not (limits["top_level_return"] and error.msg == "'return' outside function"):
+            raise
+        printed.seek(printed.truncate(0))  # it is compiled again
+        from . import top_level_return  # it loads `ast`, which would make every program's process larger
 
-            pieces = top_level_return.compile_with_return(text, FILE_NAME)
-            if pieces is None:
-                raise
-            codes = pieces
-        warnings = _with_source(printed.getvalue(), text)
+        codes = top_level_return.compile_with_return(text, FILE_NAME)
+        if not codes:
+            raise
     finally:
         sys.stderr = stderr
-    return codes + compile_text(limits["after"], "driver.py"), warnings
+    return codes + compile_text(limits["after"], "driver.py"), _with_source(printed.getvalue(), text)
 
 
 def compile_text(text: str, file_name: str) -> list[CodeType]:
-    """The code of what a suite puts before or after a program, as pieces to execute: one, or none for no text.
-
-    Raises:
-        SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: see `compile_source`.
-    """
+    """The code of what a suite puts before or after a program: one piece, or none for no text."""
     return [compile(text, file_name, "exec", dont_inherit=True)] if text else []
 
 
 def may_lack_names(text: str) -> bool:
     """Whether a program that compiles may use a name of the graders without having defined it by then.
 
-    That is a name that it defines nowhere and that is not built in; or one of `_LIKELY` that it defines otherwise than
-    by an import, perhaps after it has used it; or any name, in code that it makes while it runs. Names that it gets by
-    `from ... import *` count as lacking.
+    That is a name that it defines nowhere and that is not built in, names of `from ... import *` included; or one of
+    `_LIKELY` that it defines otherwise than by an import; or any name, in code that it makes while it runs.
     """
     import _symtable as symtable  # type: ignore[import-not-found]
 
@@ -139,7 +127,7 @@ def text_of(source: bytes) -> str:
     return text if _paper_guard is not None else text.removeprefix("\ufeff")
 
 
-def _compile(text: str, limits: dict[str, Any]) -> CodeType:
+def _compile(text: str) -> CodeType:
     if _paper_guard is not None:
         return _paper_guard.compile_after_guard(text, FILE_NAME)  # type: ignore[no-any-return]
     return compile(text, FILE_NAME, "exec", dont_inherit=True)
@@ -169,13 +157,13 @@ def failure_text(error: BaseException, source: bytes) -> str:
     return text if len(text) <= 2 * _MESSAGE_END else text[:_MESSAGE_END] + text[-_MESSAGE_END:]
 
 
-def prepare(packages: str | None, folder: str) -> None:
+def prepare(packages: str, folder: str) -> None:
     """Give this process the state that a script in `folder` finds at its start, except for `__main__`."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("inside", "ctypes", "_ctypes")]:
         del sys.modules[name]
     sys.argv[:] = [FILE_NAME]
     sys.path.insert(0, folder)
-    if packages is not None:
+    if packages:
         sys.path.append(packages)
 
 
@@ -184,8 +172,7 @@ def start_afresh(folder: str, name: str, beside: Iterable[str] = ()) -> dict[str
 
     Args:
         folder: The script's folder.
-        name: Its `__name__`: "__main__" for a script. With another name it is imported rather than run, so that its
-            own main block does nothing.
+        name: Its `__name__`. With another than "__main__" its own main block does nothing.
         beside: Names of modules in the script's folder, which take precedence over those of the standard library.
     """
     if _paper_guard is not None:
@@ -223,10 +210,12 @@ def report(error: BaseException) -> int:
     _shorten(error)
     if _paper_guard is not None:
         _paper_guard.hide_itself(error.__traceback__)
-    added = _names_of_graders() if isinstance(error, NameError) and sys.excepthook is _print_exception else {}
+    added: dict[str, Any] = {}
+    if isinstance(error, NameError) and sys.excepthook is _print_exception:
+        added = {name: value for name, value in builtins.__dict__.items() if name not in _BUILT_IN}
+    for name in added:
+        del builtins.__dict__[name]  # Python would offer them as what was meant
     try:
-        for name in added:
-            del builtins.__dict__[name]  # Python would offer them as what was meant
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
         return _exit_status(leaving)
@@ -241,17 +230,11 @@ def report(error: BaseException) -> int:
     return 1
 
 
-def _names_of_graders() -> dict[str, Any]:
-    """What a prelude has added to the built-in names, by name."""
-    return {name: value for name, value in builtins.__dict__.items() if name not in _BUILT_IN}
-
-
 def leave(status: int) -> None:
     """End the process as the interpreter would: threads, exit handlers, buffers, then the program's objects.
 
-    The interpreter itself is not torn down, because the process ends anyway. The program's own objects are freed,
-    because files that the program left open are written at that point. The caller must hold no reference to the
-    program's namespace.
+    The objects are freed because files that the program left open are written at that point. The caller must hold no
+    reference to the program's namespace.
     """
     _allow_depth()
     threading = sys.modules.get("threading")
@@ -295,7 +278,7 @@ def _shorten(error: BaseException) -> None:
 
 
 def _survive(action: Callable[[], object]) -> None:
-    """Run an action and ignore whatever it raises, so that a program's own hooks cannot stop the process's exit."""
+    """Run an action and ignore what it raises: a program's own hooks cannot stop the process's exit."""
     try:
         action()
     except BaseException:  # noqa: BLE001 - there is no caller left to handle it

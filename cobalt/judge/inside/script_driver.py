@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def _judge_typed(value: "Any") -> "Any":
     """The value in types of JSON from which `cobalt.judge.inside.checker.decode` makes an equal value of the same type.
 
-    A list is an array; a value of any other type that JSON lacks is an object with its type as the only key. A value of
-    a class that extends one of these types becomes one of that type, so that no method of the program's decides
-    whether two values are equal. Of other iterables only the items are kept, and whether they have a length.
+    A value of a type that JSON lacks is an object with its type as the only key. A value of a class that extends a type
+    becomes one of that type, so that no method of the program's decides whether two values are equal. Of other
+    iterables only the items are kept, and whether they have a length.
     """
     import builtins
     import sys
@@ -47,13 +47,9 @@ def _judge_typed(value: "Any") -> "Any":
 
 
 def _judge_script(name: "str") -> "None":
-    """Run the script on standard input in the program's namespace, and leave the values of its expressions.
+    """Run the script on standard input, which calls `name`, and leave the values of its expression statements.
 
-    The values are those of the expression statements at the script's top level, in order. The program's own names stay
-    as they are: where the script's function is a method of `Solution`, the script gets a namespace of its own.
-
-    Args:
-        name: The function that the script calls.
+    It runs in the program's namespace, or, where the function is a method of `Solution`, in one of its own.
     """
     import _ast
     import builtins

@@ -115,8 +115,7 @@ _Code = list[tuple[int, int, int, int]]
 def filter_program(*, pipes: bool = True) -> bytes | None:
     """The filter as an array of `struct sock_filter`; None if this machine's call numbers are not in the tables.
 
-    Args:
-        pipes: Whether programs may make pipes without being asked; if not, each such call is reported to the listener.
+    Without `pipes`, each call that makes a pipe is reported to the listener.
     """
     machine = os.uname().machine
     return filter_program_for(ARCHITECTURES.index(machine), pipes=pipes) if machine in ARCHITECTURES else None

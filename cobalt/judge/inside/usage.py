@@ -1,7 +1,6 @@
 """What the processes of a test use together: CPU time, memory, and whether one of them is ready to run.
 
-The figures are read through a descriptor of /proc, which programs do not see. This module ends no process. The only
-limit that it knows is the one above which it measures memory more closely.
+The figures are read through a descriptor of /proc, which programs do not see.
 """
 
 # ruff: noqa: PTH208 - loaded into every sandbox
@@ -35,7 +34,7 @@ def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> t
     Args:
         proc: A descriptor of /proc.
         pids: The processes.
-        memory_limit: Bytes. Only above this limit are pages that processes share counted once, which takes longer.
+        memory_limit: Bytes above which shared pages are counted once, which takes longer.
         kernel: Whether to count what the kernel holds for the processes: mappings, sockets and pipes.
     """
     ticks = memory = 0
@@ -153,7 +152,7 @@ def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
 def _mappings(proc: int, pid: int, most: int) -> int:
     """The number of mappings of a process; some number above `most` if there are more, or if one shares /dev/zero.
 
-    Such a mapping keeps all its pages as long as any part of it is there, and nothing shows how many these are.
+    Such a mapping keeps all its pages as long as any part of it exists, and nothing shows how many these are.
     """
     count = 0
     rest = b""

@@ -88,26 +88,19 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
 
     Args:
         arguments: The script's arguments. The second is the socket's descriptor, the others are options as
-            `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: no change of user, and sandboxes
-            share one), pipes (how many a test may have where sandboxes share a user), kernel (1: count what the kernel
-            holds for a program), packages (a folder, or empty), paper_guard (1: apply the authors' guard), stdin_pipe
-            (1: standard input may be a pipe), stack (bytes).
+            `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: sandboxes share one), pipes (how
+            many a test may have there), kernel (1: count what the kernel holds for a program), packages (a folder, or
+            empty), paper_guard (1: apply it), stdin_pipe (1: standard input may be a pipe), stack (bytes).
     """
-    given = dict(argument.split("=", 1) for argument in arguments[2:])
-    options: dict[str, Any] = {
-        "isolated": given["isolated"] == "1",
-        "uid": int(given["uid"]),
-        "kernel": given["kernel"] == "1",
-        "packages": given["packages"] or None,
-        "pipes": int(given["pipes"]),
-        "listener": 0,
-    }
+    texts = dict(argument.split("=", 1) for argument in arguments[2:])
+    options: dict[str, Any] = {name: int(text) for name, text in texts.items() if name != "packages"}
+    options |= {"packages": texts["packages"], "listener": 0}
     if hasattr(sys, "set_int_max_str_digits"):  # numbers of any length, as in the graders, also in source texts
         sys.set_int_max_str_digits(0)
     if not options["isolated"]:
         nesting.take_descriptors(int(arguments[1]))
-        nesting.limit_stack(int(given["stack"]))
-    if given["paper_guard"] == "1":
+        nesting.limit_stack(options["stack"])
+    if options["paper_guard"]:
         program.prepare_paper_guard()
     # Where crashes are handed to a program of the machine, the kernel does so whatever the limit, unless it is 1. The
     # filter keeps it so.
@@ -151,9 +144,6 @@ def _close_the_sandbox(*, pipes: bool) -> int:
     """Give up privileges that only the start needed, for all later processes, and filter their system calls.
 
     Returns the descriptor to which the filter reports pipes; 0 with `pipes`, where they need not be counted.
-
-    Raises:
-        OSError: the kernel refused; then no program may run.
     """
     try:
         os.setgroups([])
@@ -229,8 +219,7 @@ def _serve_program(
 def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[types.CodeType]]:
     """Compile within the limits; returns the compiler's message if the source does not compile, and the code.
 
-    Adds to `limits` what the program's processes print before the program runs, and whether what did not compile is
-    the suite's own code.
+    Adds to `limits` the warnings to print, and whether what did not compile is the suite's own code.
     """
     if len(source) > limits["file_bytes"]:  # its process could not write the source to its folder
         return f"the program is larger than {limits['file_bytes']} bytes\n", []
@@ -311,7 +300,7 @@ class _Feed:
         self._sent = 0
 
     def push(self) -> bool:
-        """Write what the pipe takes; returns whether nothing is left to write or nobody reads. Then call `close`."""
+        """Write what the pipe takes; returns whether nothing is left or nobody reads. Then call `close`."""
         try:
             while part := os.pread(self._source, 1 << 16, self._sent):
                 self._sent += os.write(self.pipe, part)
@@ -412,8 +401,8 @@ def _watch(
 ) -> tuple[str, float, float, int]:
     """Wait for a test's end, and kill the test at a limit.
 
-    Returns how the test ended, the most CPU seconds that were seen, the seconds in which no process of the test
-    computed or was ready to compute, and the most bytes of memory that were seen.
+    Returns how it ended, the most CPU seconds seen, the seconds in which none of its processes computed or was ready to
+    compute, and the most bytes of memory seen.
     """
     descriptor = os.pidfd_open(child)
     poll = select.poll()

@@ -1,9 +1,7 @@
 """Memory and process limits that the kernel enforces: a cgroup for each sandbox, where this process may make one.
 
-`find_place` looks among this process's own cgroups (v2 or v1) for one in which cgroups with a memory and a pids
-controller can be made: as root, in a cgroup that was delegated (systemd's `Delegate=yes`, see `enter_delegated`), or in
-one made writable for this user. If there is none, sandboxes have no cgroup, and `cobalt.judge.inside.usage` adds memory
-up. This module moves this process (`enter_delegated`) and the sandboxes' processes, and no others.
+It can as root, in a cgroup that was delegated (systemd's `Delegate=yes`), or in one made writable for this user. Where
+it cannot, sandboxes have no cgroup, and `cobalt.judge.inside.usage` adds memory up.
 """
 
 import contextlib
@@ -38,7 +36,7 @@ class SandboxCgroup:
     """A cgroup with a limit on memory, without swap, and a limit on processes.
 
     Raises:
-        InfrastructureError: the cgroup could not be made, although `find_place` had made one there.
+        InfrastructureError: the cgroup could not be made.
     """
 
     def __init__(self, place: Place) -> None:
@@ -69,7 +67,7 @@ class SandboxCgroup:
         self.limit(*map(max, self._limits, (memory_bytes, processes)))
 
     def limit(self, memory_bytes: int, processes: int) -> None:
-        """Set the limits of a sandbox from those of its program; what the sandbox itself needs is added.
+        """Set the limits of a program and what the sandbox itself needs.
 
         Raises:
             InfrastructureError: the kernel refuses the limits, because more memory is in use.
@@ -109,10 +107,7 @@ class SandboxCgroup:
 
 
 def find_place() -> Place | None:
-    """A place where this process can make cgroups for sandboxes, found by making one; None if there is none.
-
-    Also removes cgroups left over from judges that have died.
-    """
+    """A place where this process can make cgroups for sandboxes, by a trial; also removes those of dead judges."""
     for place in _candidates():
         _remove_leftovers(place)
         try:
@@ -130,10 +125,9 @@ def find_place() -> Place | None:
 
 
 def enter_delegated() -> bool:
-    """Prepare a v2 cgroup that holds this process alone (as with systemd's `Delegate=yes`) for sandboxes' cgroups.
+    """Move this process into a child of its own v2 cgroup, if it is alone there; returns whether it did.
 
-    Under v2 a cgroup that has processes cannot have children with controllers. So this process moves into a child
-    cgroup of its own. Returns whether it did.
+    Under v2 a cgroup that has processes cannot have children with controllers.
     """
     own = _own_cgroup(None)
     if own is None or own.name == _SUPERVISOR:

@@ -1,8 +1,7 @@
 """The isolation of a sandbox: its bubblewrap command line, and whether this machine can build a sandbox.
 
-A sandbox sees the system libraries and one Python installation, read-only, and nothing else of the host. It has
-its own user, PID, IPC, UTS and network namespaces and an empty environment. This module starts no program; limits
-on a running program are set inside the sandbox (see `zygote`).
+A sandbox sees the system libraries and one Python installation, read-only, and nothing else of the host. It has its own
+user, PID, IPC, UTS and network namespaces and an empty environment. Limits are set inside the sandbox (see `zygote`).
 """
 
 import os
@@ -49,11 +48,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def find_bwrap() -> str:
-    """The path of bubblewrap.
-
-    Raises:
-        UserError: bubblewrap is not installed; the message says how to install it.
-    """
+    """The path of bubblewrap; raises UserError if it is not installed."""
     path = shutil.which(BWRAP)
     if path is None:
         raise UserError(MISSING_BWRAP)
@@ -138,8 +133,7 @@ def bwrap_command(settings: JudgeSettings) -> list[str]:
 def _python_mounts(interpreter: Path) -> list[str]:
     """Mount an interpreter, its shared library and its standard library, without packages: its prefix may be a home.
 
-    Raises:
-        UserError: there is no standard library, or more than one that may be this interpreter's.
+    Raises UserError unless there is one standard library.
     """
     if interpreter.is_relative_to("/usr/bin"):  # its libraries are the system's
         return ["--ro-bind", str(interpreter), str(interpreter)]
@@ -171,5 +165,5 @@ def _python_mounts(interpreter: Path) -> list[str]:
 
 
 def _empty(folder: str) -> list[str]:
-    """Mount nothing over a folder."""
+    """Hide a folder."""
     return ["--perms", "0755", "--tmpfs", folder, "--remount-ro", folder]

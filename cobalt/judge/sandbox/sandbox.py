@@ -1,7 +1,6 @@
 """One sandbox on this machine, seen from outside: start it, run programs in it one test at a time, end it.
 
-`cobalt.judge.inside.zygote` describes the processes inside. A sandbox reports what happened as facts
-(`Execution`); it knows no expected output and gives no verdict.
+`cobalt.judge.inside.zygote` describes the processes inside. A sandbox knows no expected output and gives no verdict.
 """
 
 import asyncio
@@ -29,8 +28,7 @@ from cobalt.stage.errors import InfrastructureError, UserError, last_line
 End = Literal["exit", "cpu", "wall", "memory", "output"]
 
 START_SECONDS = 60.0
-# A sandbox that is silent for this many wall limits and a minute is broken. Inside, a starved test ends after twenty
-# wall limits.
+# A sandbox that is silent for so many wall limits and a minute is broken: a starved test ends after twenty.
 SILENT_LIMITS = 25
 _LARGE_INPUT = 4 << 20
 _COPIED = 1 << 16
@@ -49,7 +47,7 @@ class Around:
         prelude: Python code that runs after that and before the program.
         driver: Python code that runs after it, and calls its function.
         module: The program's `__name__`.
-        top_level_return: Whether the program may return outside a function, also if the settings do not allow it.
+        top_level_return: Let the program return outside a function, whatever the settings say.
     """
 
     names: str = ""
@@ -69,8 +67,8 @@ class Execution:
         cpu_seconds: CPU time of the program and all its processes.
         wall_seconds: Time from the program's start to its end.
         peak_memory_bytes: The most that was seen: the resident size of the largest process, or, if larger, that of all
-            processes and files together, which is measured every 50 ms.
-        output_bytes: Number of bytes that the program wrote to standard output.
+            processes and files together, measured every 50 ms.
+        output_bytes: Bytes that the program wrote to standard output.
         stdout: Standard output, or its two ends if it exceeded the limit.
         stderr: Standard error, or its two ends if it exceeded its limit.
         idle_seconds: How long no process of the program was computing or ready to compute.
@@ -92,7 +90,7 @@ class Sandbox:
 
     Args:
         settings: The settings that isolation is built by; each program brings its own limits.
-        place: Where to make the sandbox's cgroup. None: no cgroup; memory is then added up inside the sandbox.
+        place: Where to make the sandbox's cgroup. None: memory is added up inside the sandbox.
     """
 
     def __init__(self, settings: JudgeSettings, place: Place | None = None) -> None:
@@ -142,12 +140,7 @@ class Sandbox:
         self.healthy = True
 
     async def open_program(self, source: bytes, limits: JudgeSettings, around: Around | None = None) -> str | None:
-        """Send a program and have it compiled; returns the compiler's message if it does not compile.
-
-        Args:
-            source: The program.
-            limits: The program's limits; the isolation stays as the sandbox was built.
-            around: What its suite adds to it; None: nothing.
+        """Send a program, with its limits and what its suite adds; returns the message if it does not compile.
 
         Raises:
             UserError: the code that the suite puts before the program does not compile.
@@ -175,11 +168,7 @@ class Sandbox:
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
     async def run(self, stdin: bytes, files: Mapping[str, str] | None = None) -> Execution:
-        """Run the opened program once on one input.
-
-        Args:
-            stdin: Standard input.
-            files: Files to put into its folder, by relative path: contents in base64.
+        """Run the opened program once on one input, with files in its folder (contents in base64, by relative path).
 
         Raises:
             InfrastructureError: the sandbox broke.
@@ -231,11 +220,7 @@ class Sandbox:
         return self._kills > before
 
     async def close_program(self) -> None:
-        """Forget the opened program.
-
-        Raises:
-            InfrastructureError: the sandbox broke.
-        """
+        """Forget the opened program; raises InfrastructureError if the sandbox broke."""
         await self._send(b"E", None, b"")
 
     async def close(self) -> None:
@@ -304,7 +289,7 @@ class Sandbox:
         self._process = await self._execute(command, (there.fileno(),), self._folder.name)
 
     def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
-        """The command that starts the zygote, without the options that depend on the isolation."""
+        """The zygote's command, without the options that depend on the isolation."""
         settings = self._settings
         carets = () if settings.traceback_carets else ("-X", "no_debug_ranges")
         return [
@@ -329,8 +314,7 @@ class Sandbox:
             pass_fds=descriptors,
             cwd=folder or "/",
             env=isolation.ENVIRONMENT,
-            # Ctrl-C in a terminal reaches the command, which then ends its sandboxes. uvloop, which Ray uses, knows no
-            # `process_group`.
+            # Ctrl-C in a terminal reaches the command, which then ends its sandboxes. uvloop knows no `process_group`.
             start_new_session=True,
         )
 
@@ -344,13 +328,12 @@ class Sandbox:
         self._writer.write(begin + data if together else begin)
         if not together:
             self._writer.write(data)
+        healthy, self.healthy = self.healthy, False  # unhealthy until the whole frame is sent
         try:
             await self._writer.drain()
-        except (OSError, asyncio.CancelledError) as error:
-            self.healthy = False
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        except OSError as error:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
+        self.healthy = healthy
 
     async def _reply(self) -> tuple[bytes, dict[str, Any], bytes]:
         if self._reader is None:
@@ -370,7 +353,7 @@ class Sandbox:
 
 
 def _facts_of(settings: JudgeSettings, around: Around) -> dict[str, Any]:
-    """What the sandbox needs to know in order to run a program: its limits, and what its suite adds."""
+    """A program's limits and what its suite adds, for the sandbox."""
     names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files", "syntax_warnings")
     return {name: getattr(settings, name) for name in names} | {
         "wall_seconds": settings.wall_limit,

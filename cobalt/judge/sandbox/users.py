@@ -37,10 +37,7 @@ def map_users(pid: int, spare: dict[str, range]) -> None:
 
 
 def pipes_of_a_test(sandboxes: int) -> int:
-    """How many pipes a test may have where all sandboxes have one user, whose pipe buffers the kernel limits together.
-
-    Half of what the user may have is left to other judges and programs of the user.
-    """
+    """How many pipes a test may have where all sandboxes have one user: together half of what the kernel gives one."""
     try:
         pages = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text(encoding="ascii"))
     except (OSError, ValueError):
