@@ -243,7 +243,7 @@ def test_a_short_call_does_not_wait_for_a_long_one_of_another_caller(services):
     ("content", "status"),
     [
         (b"not json", 400),
-        (b"[1]", 400),
+        (b"[1]", 422),
         (b"{}", 422),
         (b'{"messages": [], "n": 1}', 422),
         (b'{"messages": 3}', 422),

@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.episode import Message
-from cobalt.serving.http_guard import Guard, Refused, field_error, while_connected, within
+from cobalt.serving.http_guard import Guard, parsed, while_connected, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.serving.service_api import service_api
 from cobalt.serving.settings import EngineServiceSettings
@@ -119,7 +119,9 @@ def engine_api(service: EngineService) -> FastAPI:
     async def generate(request: Request) -> JSONResponse:
         """`POST` a `GenerateRequest` as JSON; the answer has `responses` and the full `completions`."""
         async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
-            body = _generate_request(payload, service.settings.max_completions)
+            body = parsed(GenerateRequest, payload)
+            if body.n > service.settings.max_completions:
+                raise UserError(f"field 'n': more than {service.settings.max_completions} (max_completions)")
             messages: Any = body.messages
             settings = body.model_dump(exclude={"messages"})
             completions = await while_connected(request, service.generate(messages, settings))
@@ -144,15 +146,3 @@ def _add_openai_routes(api: FastAPI, service: EngineService) -> None:
     async def chat(request: Request) -> Response:
         """Continue a conversation, in OpenAI's form."""
         return await service.openai.chat(request)
-
-
-def _generate_request(payload: object, most: int) -> GenerateRequest:
-    if not isinstance(payload, dict):
-        raise Refused(400, "the body must be one JSON object")
-    try:
-        body = GenerateRequest.model_validate(payload)
-    except ValidationError as error:
-        raise field_error(error) from None
-    if body.n > most:
-        raise UserError(f"field 'n': more than {most} (max_completions)")
-    return body

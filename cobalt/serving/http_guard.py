@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
@@ -34,6 +34,7 @@ _SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 
 Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
 
 TOO_DEEP = "a field is nested too deeply"
 
@@ -97,10 +98,19 @@ async def within(seconds: float) -> AsyncIterator[None]:
         raise late
 
 
-def field_error(error: ValidationError) -> UserError:
-    """The first error of a malformed body as a sentence that names the field."""
-    first = error.errors()[0]
-    return UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}")
+def parsed(kind: type[Model], payload: object) -> Model:
+    """A decoded body as a model.
+
+    Raises:
+        UserError: the body is not an object, or a field is wrong; the message names the first.
+    """
+    if not isinstance(payload, dict):
+        raise UserError("the body must be one JSON object")
+    try:
+        return kind.model_validate(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -15,9 +15,8 @@ from typing import Any
 import jinja2
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import ValidationError
 
-from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, field_error, while_connected, within
+from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, parsed, while_connected, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -121,16 +120,12 @@ class OpenAIRoutes:
 
     def _request(self, kind: Any, payload: object) -> Any:
         """A decoded body as vLLM's request."""
-        if not isinstance(payload, dict):
-            raise Refused(400, "the body must be one JSON object")
         check_text(payload)
         try:
-            body = kind.model_validate(payload)
-        except ValidationError as error:
-            raise field_error(error) from None
+            body = parsed(kind, payload)
         except (TypeError, AttributeError) as error:  # vLLM's own checks run before the fields' types are checked
             raise UserError(f"a field has the wrong type: {error}") from None
-        count = completions_of(payload.get("prompt"), body.n)
+        count = completions_of(getattr(body, "prompt", None), body.n)
         if count > self._max_completions:
             raise UserError(f"{count} completions asked for, more than {self._max_completions} (max_completions)")
         if body.model in self._names:
@@ -163,13 +158,13 @@ def _renderer(engine: Any, models: Any, template: dict[str, Any]) -> dict[str, A
     return {"online_renderer": OnlineRenderer(**common)}
 
 
-def check_text(payload: dict[str, Any]) -> None:
+def check_text(payload: object) -> None:
     """Refuse media in a chat request: vLLM would fetch an address that a request names.
 
     Raises:
         UserError: a part of a message is of another type than "text".
     """
-    messages = payload.get("messages")
+    messages = payload.get("messages") if isinstance(payload, dict) else None
     for number, message in enumerate(messages if isinstance(messages, list) else []):
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else []:

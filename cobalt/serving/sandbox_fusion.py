@@ -20,13 +20,13 @@ import logging
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cobalt.judge.inside.program import FILE_NAME
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import MIB, JudgeSettings
-from cobalt.serving.http_guard import field_error
+from cobalt.serving.http_guard import parsed
 from cobalt.stage.errors import InfrastructureError, UserError
 
 logger = logging.getLogger(__name__)
@@ -144,12 +144,7 @@ class RunCode:
         return _answer("Finished", 1, stderr=run) if isinstance(run, str) else _answer_run(run, limits)
 
     def _read(self, payload: object) -> tuple[RunCodeRequest, JudgeSettings]:
-        if not isinstance(payload, dict):
-            raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
-        try:
-            request = RunCodeRequest.model_validate(payload)
-        except ValidationError as error:
-            raise field_error(error) from None
+        request = parsed(RunCodeRequest, payload)
         if request.run_timeout > self._max_run_seconds:
             raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
         limits = request.limits(self._judge.settings)
