@@ -115,7 +115,7 @@ class OpenAIRoutes:
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
             failure = self._failure(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
-            return StreamingResponse(until(deadline, answer, failure), media_type="text/event-stream")
+            return StreamingResponse(_until(deadline, answer, failure), media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
     def _request(self, kind: Any, payload: object) -> Any:
@@ -178,11 +178,8 @@ def completions_of(prompt: object, samples: int | None) -> int:
     return (len(prompt) if several and isinstance(prompt, list) else 1) * (1 if samples is None else samples)
 
 
-async def until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
-    """Pass on the events of a stream, an async generator, up to a time of the loop's clock.
-
-    A stream that is not finished by then is closed, which ends its generation, and `failure` and the end are sent.
-    """
+async def _until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
+    """The events of a stream, which ends with `failure` if it is not finished at a time of the loop's clock."""
     try:
         async with asyncio.timeout_at(deadline):
             event = await anext(stream, None)
