@@ -186,7 +186,7 @@ class ForeignServer:
         return Completion(text=self._clean(text), finish_reason=reason, cached_tokens=cached, **counts)
 
     async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        answer = await self._servers.request("POST", "/v1/chat/completions", content=encode(body), accept=(400,))
+        answer = await self._servers.post("/v1/chat/completions", encode(body), accept=(400,))
         if answer.status_code == 400:
             reason = reason_of(answer)
             if _LENGTH.search(reason):

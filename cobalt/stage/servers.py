@@ -82,18 +82,10 @@ class Servers:
         """The URLs in the order in which they were given, each once."""
         return [server.url for server in self._servers]
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: Content | None = None,
-        accept: Collection[int] = (),
-    ) -> httpx.Response:
+    async def post(self, path: str, content: Content, *, accept: Collection[int] = ()) -> httpx.Response:
         """Send a request to one of the servers, again where another attempt can help; returns a successful answer.
 
         Args:
-            method: "GET" or "POST".
             path: Path below the URL of the app, from its `/`.
             content: A JSON text (`encode`), or what makes it for the URL that gets the request.
             accept: Statuses above 399 that are answers, too.
@@ -104,7 +96,7 @@ class Servers:
             InfrastructureError: every attempt failed.
         """
         try:
-            answer: httpx.Response = await self._retrying(self._once, method, path, content, accept)
+            answer: httpx.Response = await self._retrying(self._once, path, content, accept)
         except InfrastructureError as error:
             if isinstance(error, ServiceDown) or not all(server.out for server in self._servers):
                 raise
@@ -112,11 +104,11 @@ class Servers:
         return answer
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
-        """The answers to `GET path` of all servers that answer; raises as `request`."""
+        """The answers to `GET path` of all servers that answer; raises as `post`."""
 
         async def ask(server: _Server) -> httpx.Response | None:
             try:
-                answer: httpx.Response = await self._retrying(self._send, server, "GET", path, None, accept)
+                answer: httpx.Response = await self._retrying(self._send, server, path, None, accept)
             except httpx.RequestError:
                 return None
             return answer
@@ -130,7 +122,7 @@ class Servers:
         """What all servers answer to `GET /describe`.
 
         Raises:
-            UserError: they differ, so that results would depend on who answers; or as `request`.
+            UserError: they differ, so that results would depend on who answers; or as `post`.
             ServiceDown: none answers.
         """
         if self._description is None:
@@ -145,10 +137,10 @@ class Servers:
         """Close all connections."""
         await asyncio.gather(*(server.close() for server in self._servers))
 
-    async def _once(self, method: str, path: str, content: Content | None, accept: Collection[int]) -> httpx.Response:
+    async def _once(self, path: str, content: Content, accept: Collection[int]) -> httpx.Response:
         server = await self._choose()
         try:
-            return await self._send(server, method, path, content, accept)
+            return await self._send(server, path, content, accept)
         except httpx.RequestError as error:
             raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
 
@@ -168,7 +160,7 @@ class Servers:
         """Count a server in that was left out, if it answers again and has the same settings."""
         server.asked = time.monotonic()
         try:
-            answer = await server.send("GET", "/describe", None)
+            answer = await server.send("/describe", None)
         except httpx.RequestError:
             return
         if self._description is not None and answer.is_success:
@@ -177,9 +169,9 @@ class Servers:
             server.count_in()
 
     async def _send(
-        self, server: "_Server", method: str, path: str, content: Content | None, accept: Collection[int]
+        self, server: "_Server", path: str, content: Content | None, accept: Collection[int]
     ) -> httpx.Response:
-        answer = await server.send(method, path, content)
+        answer = await server.send(path, content)
         self._answered = True
         if answer.is_success or answer.status_code in accept:
             return answer
@@ -220,8 +212,8 @@ class _Server:
             raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
         self._base = parsed
 
-    async def send(self, method: str, path: str, content: Content | None) -> httpx.Response:
-        """The answer to a request, whatever its status, for which a `GET` waits 10 s and a `POST` as long as it takes.
+    async def send(self, path: str, content: Content | None) -> httpx.Response:
+        """The answer to a `POST`, however long it takes, or without content to a `GET`, within 10 s.
 
         Raises:
             httpx.RequestError: there was none.
@@ -230,11 +222,11 @@ class _Server:
         client = self._idle.pop() if self._idle else self._connected()
         try:
             answer = await client.request(
-                method,
+                "GET" if content is None else "POST",
                 path,
                 content=content(self.url) if callable(content) else content,
                 headers={"Content-Type": "application/json"} if content is not None else {},
-                timeout=httpx.Timeout(None if method == "POST" else _ANSWER_SECONDS, connect=_ANSWER_SECONDS),
+                timeout=httpx.Timeout(_ANSWER_SECONDS if content is None else None, connect=_ANSWER_SECONDS),
             )
         except httpx.RequestError:
             self._leave_out("it does not answer")
