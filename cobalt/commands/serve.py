@@ -47,13 +47,7 @@ def main(arguments: Arguments) -> int:
 
 
 def explanation(state: ServeState, name: str, *, token: bool) -> str:
-    """What `cobalt serve` prints when the services answer.
-
-    Args:
-        state: The services.
-        name: The model's name on OpenAI's routes; "" without an engine.
-        token: Whether requests to the engine need its token.
-    """
+    """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
     url = state.variables.get("COBALT_ENGINE_URL", "")
     engine = [
         f"engine  {url}  ({state.model}, served as {name})",

@@ -37,9 +37,7 @@ class EngineService:
         log: See `VllmEngine`.
 
     Attributes:
-        engine: The engine.
         private: Whether nobody else can join the Ray cluster that hosts the app; the host sets it.
-        guard: Who may send requests, and how large they may be.
         openai: OpenAI's routes, from `open` on.
     """
 
@@ -68,12 +66,7 @@ class EngineService:
         await self.engine.__aexit__()
 
     async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Continue one conversation; returns `n` completions as mappings (see `Completion`).
-
-        Args:
-            conversation: Messages with `role` and `content`.
-            settings: Fields of `GenerationSettings`.
-        """
+        """Continue one conversation with fields of `GenerationSettings`; returns completions as mappings."""
         completions = await self.engine.generate(conversation, GenerationSettings(**settings))
         self._metrics.observe(completions)
         return [completion.model_dump() for completion in completions]

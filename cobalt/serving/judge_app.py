@@ -66,10 +66,7 @@ class JudgeService:
         """Nothing: broken sandboxes are replaced, and a judge whose process lives can answer."""
 
     async def judge(self, payload: object) -> dict[str, Any]:
-        """Judge one program; returns `ExecResult.to_record()`.
-
-        Args:
-            payload: A judge request; see `cobalt.judge.wire`.
+        """Judge one program, a request of `cobalt.judge.wire`; returns `ExecResult.to_record()`.
 
         Raises:
             UserError: a field is missing, malformed, unknown or over a limit; the message names the field.

@@ -15,16 +15,7 @@ JUDGE_RESOURCE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node.
-
-    Attributes:
-        id: Ray's name for it.
-        host: Its host name.
-        address: The IP address by which the other nodes reach it.
-        cpus: The number of CPUs that Ray counts there, which is what its `ray start` says.
-        gpus: The number of GPUs that Ray counts there.
-        judge: The amount of the resource `judge`.
-    """
+    """A living node, with the CPUs and GPUs that Ray counts there, and its amount of the resource `judge`."""
 
     id: str
     host: str
@@ -86,12 +77,9 @@ def reservation(nodes: Sequence[Node], cpus: float) -> tuple[float, dict[str, fl
 
 
 def sandboxes(node: Node, *, cores_here: int, per_node: int) -> int:
-    """Number of sandboxes of a replica, at least 1.
+    """Number of sandboxes of a replica, at least 1, where so many replicas share a node.
 
-    Args:
-        node: The node that the replica runs on.
-        cores_here: Number of cores that a process may use there. Ray may have been told a larger number, because
-            training reserves more CPUs than it uses.
-        per_node: The most replicas on one node.
+    `cores_here` are those that a process may use there: Ray may have been told more, because training reserves more
+    CPUs than it uses.
     """
     return max(1, int(min(node.judge or node.cpus, cores_here)) // per_node)

@@ -73,16 +73,10 @@ def join_or_start() -> None:
 
 
 def require_private(*, allow_open: bool) -> bool:
-    """Raise if the cluster that this process has joined is open, that is, does not refuse calls without its token.
-
-    Args:
-        allow_open: Do not raise for an open cluster (the setting `allow_open_cluster`).
-
-    Returns:
-        Whether the cluster is private.
+    """Whether the cluster that this process has joined refuses calls without its token.
 
     Raises:
-        UserError: anybody can join the cluster, and that is not allowed.
+        UserError: it does not, and `allow_open` is false: anybody can join it.
         ServiceDown: the cluster does not answer.
     """
     address = ray.get_runtime_context().gcs_address

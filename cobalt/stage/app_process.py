@@ -25,8 +25,6 @@ class AppProcess:
         environment: Its environment; None: that of this process.
 
     Attributes:
-        name: As above.
-        errors: As above.
         ended: A descriptor that is readable when the child has ended.
         output: The child's standard output, which has its answer.
     """
