@@ -430,25 +430,6 @@ def test_a_missing_key_is_named(tmp_path):
     assert "there is no key for 'gpt-5-2025-08-07': set OPENAI_API_KEY" in finished.stderr
 
 
-SCRIPTS = [
-    "run_single_turn_litellm.py",
-    "run_multi_turn_litellm.py",
-    "litellm_engine.py",
-    "run_llm_judge.py",
-    "extract_turn_level_errors.py",
-]
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_help_imports_neither_litellm_nor_ray(script):
-    command = [sys.executable, "-X", "importtime", script, "--help"]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 0
-    assert "--" in finished.stdout
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
-    assert not imported & {"litellm", "openai", "boto3", "ray", "torch", "vllm", "matplotlib"}
-
-
 def test_without_the_api_extra_the_message_says_how_to_get_it():
     code = "import runpy, sys; sys.modules['litellm'] = None; sys.argv = ['litellm_engine.py']; "
     code += "runpy.run_path('litellm_engine.py', run_name='__main__')"

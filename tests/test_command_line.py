@@ -59,17 +59,12 @@ def test_help_lists_every_command_and_imports_only_the_standard_library():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_commands_help_has_its_example_and_no_doubtful_metavar(name):
+def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metavar(name):
     finished = cobalt(*name.split(), "--help")
     assert finished.returncode == 0, finished.stderr
     assert "Example: cobalt " + name in finished.stdout
     assert "{None}" not in finished.stdout
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
-def test_each_example_has_flags_that_its_command_takes(command):
-    finished = cobalt(*command.name.split(), "--help")
-    for flag in re.findall(r"(?<!\S)--?\w+", command.example.partition("-- ")[0]):
+    for flag in re.findall(r"(?<!\S)--?\w+", COMMANDS[name].example.partition("-- ")[0]):
         assert re.search(rf"(?<!\S){flag}\b", finished.stdout), flag
 
 
@@ -124,8 +119,8 @@ def test_the_apps_files_have_help(app):
 
 def test_the_page_of_commands_names_each_command_with_its_example():
     page = (ROOT / "docs" / "commands.md").read_text()
-    for command in COMMANDS.values():
-        assert f"`cobalt {command.name}`" in page
+    for name in COMMANDS:
+        assert f"`cobalt {name}`" in page
     for example in re.findall(r"\| `(cobalt [^`]*)` \|$", page, re.MULTILINE):
         _, name, *_ = shlex.split(example)
         assert name in COMMANDS
@@ -360,8 +355,6 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
         (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
         (sampled, {"num_completions": 3}, r"generation\.n"),
         (sampled, {"prompts": "pocket"}, "prompts"),
-        (sampled, {"judge": ("comparison=float",)}, r"judge\.comparison"),
-        (sampled, {"engine": ("max_model_len=256",)}, r"engine\.max_model_len"),
         (sampled, {"model": str(models[1])}, r"engine\.model"),
         (sampled, {"model": str(models[2])}, r"engine\.fingerprint"),
         (sampled, {"public_tests": 2}, r"problems\.jsonl"),
@@ -506,9 +499,7 @@ SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` star
 STARTED_BY_USERS = [
     *sorted([script.name] for script in ROOT.glob("*.py") if script.name not in SERVED),
     *sorted([f"preproc/{script.name}"] for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
-    *(["-m", f"cobalt.{name}"] for name in ("report", "report.viewer", "judge", "services", "preflight", "training")),
-    *(["-m", name] for name in ("cobalt.training.offline", "studies.quickstart", "studies.reproduce")),
-    ["-m", "cobalt.pocket"],
+    ["-m", "cobalt.judge"],
 ]
 
 
@@ -518,16 +509,6 @@ def test_without_the_environment_every_command_names_the_first_step_in_one_sente
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 2, finished.stderr
     assert len(finished.stderr.splitlines()) == 1 and "scripts/setup.sh" in finished.stderr
-
-
-def test_a_module_keeps_its_traceback_at_a_defect_and_ends_in_one_sentence_at_ctrl_c(tmp_path):
-    ends = {"raise KeyError('defect')": (1, "Traceback"), "raise KeyboardInterrupt": (130, "interrupted")}
-    for statement, (code, said) in ends.items():
-        (tmp_path / "tyro.py").write_text(statement)
-        command = [sys.executable, "-m", "cobalt.report"]
-        outside = os.environ | {"PYTHONPATH": str(tmp_path)}
-        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60)
-        assert finished.returncode == code and finished.stderr.startswith(said), finished.stderr
 
 
 def test_ctrl_c_while_modules_are_imported_is_one_sentence():

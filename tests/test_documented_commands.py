@@ -24,7 +24,6 @@ import yaml
 from support import ROOT
 
 from cobalt.commands import main as cobalt_program
-from cobalt.commands.moved import RUN
 from cobalt.judge import LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
@@ -53,6 +52,8 @@ OTHERS = {
     "vf-eval",
 }
 """Programs of other projects, whose arguments are not checked here."""
+RUN = {f"cobalt.{name}": f"cobalt.serving.{name}" for name in ("preflight", "services")}
+"""Modules that `python -m` runs under a shorter name."""
 NUMBERED = re.compile(r"^\w+=\S+$")
 
 

@@ -134,17 +134,6 @@ async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_fol
     await continued(derived, public_tests="perturbed")
 
 
-async def test_a_derived_file_of_an_older_manifest_is_followed_by_name_and_content(single, tmp_path):
-    derived = tmp_path / "perturbed.jsonl"
-    await perturb(PerturbationSettings(single, derived, seed=0))
-    content = json.loads(manifest_path(derived).read_text())
-    del content["sources"]
-    manifest_path(derived).write_text(json.dumps(content))
-    assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
-    single.write_text(single.read_text() + "\n")
-    assert [made["stage"] for made in made_by(derived)] == ["perturbation"]
-
-
 async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_known(single, caplog):
     manifest_path(single).unlink()
     await continued(single, settings=SETTINGS | {"temperature": 1.0})

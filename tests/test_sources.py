@@ -1,7 +1,6 @@
 """Rows of data sets: local files and data sets by name give the same rows, one at a time."""
 
 import gzip
-import hashlib
 import json
 import random
 import subprocess
@@ -9,16 +8,13 @@ import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-import psutil
 import pytest
-from support import ROOT, square_problem, write_lines
+from support import square_problem, write_lines
 
 from cobalt.datasets.sources import local_rows
 from cobalt.problems.hub import hub_file, hub_rows
 from cobalt.problems.problem import load_problems
-from cobalt.stage import parquet_rows
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import file_digest
 from cobalt.stage.records import encode_record, iterate_records
 from cobalt.stage.rows import LARGEST_ROW, LONGEST_NUMBER, MOST_EXPANSION, read_rows
 
@@ -96,9 +92,7 @@ def test_every_form_of_a_problem_file_gives_the_same_problems(tmp_path, name):
     records = [square_problem(number) for number in range(20)]
     path = write(tmp_path / name, records)
     assert [problem.record for problem in load_problems(path)] == records
-    digest = hashlib.sha256()
-    assert list(iterate_records(path, digest=digest)) == records
-    assert digest.hexdigest() == file_digest(path)
+    assert list(iterate_records(path)) == records
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -152,14 +146,11 @@ LINES = b'{"id": 1}\n{"id": 2}\n'
     ("name", "content", "says"),
     [
         ("r.jsonl", LINES.decode().encode("utf-16"), "UTF-8"),
-        ("r.jsonl", LINES.decode().encode("utf-16-le"), "UTF-8"),
-        ("r.jsonl", LINES.decode().encode("utf-32-be"), "UTF-8"),
         ("r.jsonl", '{"id": "é"}\n'.encode("latin-1"), "UTF-8"),
         ("r.jsonl", gzip.compress(LINES, mtime=0), "name.*gz"),
         ("r.gz", LINES, "gzip"),
         ("r.jsonl.gz", gzip.compress(gzip.compress(LINES, mtime=0), mtime=0), "gz"),
         ("r.jsonl", b"PAR1" + b"\0" * 20, "name.*parquet"),
-        ("r.jsonl", b"PK\x03\x04" + b"\0" * 20, "ZIP"),
         ("r.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         ("r.jsonl", b"<!DOCTYPE html>\n", "download"),
         ("r.json", json.dumps({"id": 1}, indent=2).encode(), "one JSON object a line, or one array"),
@@ -270,46 +261,6 @@ def write_parquet(path, columns, **settings):
     return path
 
 
-def dictionary(values, indices):
-    import pyarrow
-
-    return pyarrow.DictionaryArray.from_arrays(pyarrow.array(indices, pyarrow.int32()), pyarrow.array(values))
-
-
-@pytest.mark.slow
-def test_a_small_parquet_file_does_not_take_the_memory_of_its_rows(tmp_path):
-    pytest.importorskip("pyarrow")
-    text = MIB.decode()
-    many = write_parquet(tmp_path / "many.parquet", {"id": dictionary([text], [0] * 2000)}, compression="zstd")
-    assert many.stat().st_size < 1 << 20
-    [said], most = memory_of(READ.format(path=str(many)))
-    assert "many.parquet" in said and "unpacked" in said
-    assert most < 3 * LARGEST_ROW
-
-
-@pytest.mark.slow
-def test_a_row_of_a_parquet_file_that_is_too_large_is_refused(tmp_path):
-    pytest.importorskip("pyarrow")
-    import pyarrow
-
-    words = pyarrow.ListArray.from_arrays([0, 1, 521], dictionary([MIB.decode()], [0] * 521))
-    path = write_parquet(tmp_path / "wide.parquet", {"id": words}, compression="zstd")
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(UserError, match=r"wide\.parquet"):
-        list(read_rows(path))
-
-
-@pytest.mark.slow
-def test_what_a_parquet_file_asks_for_is_bounded_whatever_its_headers_say():
-    """The file is what pyarrow writes of ListArray.from_arrays([0, n], nulls(n, int64())) with n = 3 << 28."""
-    pytest.importorskip("pyarrow")
-    path = ROOT / "tests" / "data" / "run_of_nulls.parquet"
-    assert path.stat().st_size < 1000
-    [said], most = memory_of(READ.format(path=str(path)))
-    assert "run_of_nulls.parquet" in said
-    assert most <= parquet_rows.MEMORY_BYTES
-
-
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
 def test_a_parquet_file_with_any_damage_is_read_or_refused_in_one_sentence(tmp_path, compression):
     pytest.importorskip("pyarrow")
@@ -329,17 +280,6 @@ def test_a_parquet_file_with_any_damage_is_read_or_refused_in_one_sentence(tmp_p
             refused += 1
             assert str(path) in str(error) and "\n" not in str(error)
     assert refused > 5
-
-
-def test_rows_that_are_not_all_wanted_leave_no_process(tmp_path):
-    pytest.importorskip("pyarrow")
-    path = write_parquet(tmp_path / "many.parquet", {"id": list(range(100_000))})
-    rows = read_rows(path)
-    assert next(rows) == ("row 1", {"id": 0})
-    children = psutil.Process().children()
-    assert any("parquet_rows.py" in part for child in children for part in child.cmdline())
-    rows.close()
-    assert not any(child.is_running() for child in children)
 
 
 def test_a_file_may_shrink_as_text_does(tmp_path):

@@ -22,7 +22,7 @@ from support import ROOT, write_lines
 
 from cobalt.commands.registry import COMMANDS
 from cobalt.stage.atomic import replacing
-from cobalt.stage.cli import run_stage
+from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.manifest import manifest_path, recorded_arguments
 from cobalt.stage.records import RecordFile, encode_record, read_records
@@ -95,7 +95,7 @@ class Run:
             os.environ["PATH"] = ""  # without git, which takes most of the time
             prepare()
             with (self.folder / "said").open("w") as sys.stderr, Path(os.devnull).open("w") as sys.stdout:
-                run_stage(self.kind, ["-i", str(self.source), "-o", str(self.result), *flags])
+                run_script(TinySettings, self.kind, ["-i", str(self.source), "-o", str(self.result), *flags])
 
         (process := multiprocessing.get_context("fork").Process(target=child)).start()
         process.join(60)

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from support import ROOT
 
-from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.retrying import retrying
 from cobalt.stage.workers import work_on_all
@@ -81,32 +80,6 @@ async def test_only_infrastructure_failures_are_tried_again(error, calls):
     with pytest.raises(type(error)):
         await retrying(3, first_pause=0, longest_pause=0)(call)
     assert made == calls
-
-
-def test_a_file_that_is_replaced_is_whole_or_as_it_was(tmp_path):
-    path = tmp_path / "folder" / "file"
-    with replacing(path) as handle:
-        handle.write(b"first")
-    with pytest.raises(KeyError), replacing(path) as handle:
-        handle.write(b"second")
-        raise KeyError
-    assert path.read_bytes() == b"first"
-    assert [item.name for item in path.parent.iterdir()] == ["file"]
-
-
-def test_two_writers_of_one_file_are_refused(tmp_path):
-    path = tmp_path / "file"
-    with replacing(path) as handle:
-        handle.write(b"mine")
-        with pytest.raises(UserError, match="another process"), replacing(path):
-            pass
-    assert path.read_bytes() == b"mine"
-
-
-def test_a_file_that_cannot_be_written_is_the_users(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write"), replacing(tmp_path / "file" / "below"):
-        pass
 
 
 @pytest.mark.parametrize("made_here", ["asyncio.TaskGroup", "AsyncRetrying", '.part")', "os.fsync"])

@@ -53,11 +53,7 @@ class EvaluateSettings(MultiTurnSettings):
     turn)."""
 
     def services(self) -> Services:
-        """The services that the evaluation needs.
-
-        Raises:
-            UserError: the input cannot be read.
-        """
+        """The services that the evaluation needs; raises UserError if the input cannot be read."""
         return "none" if is_single_turn(self.input_file) else "judge"
 
 
@@ -99,10 +95,6 @@ async def evaluate(settings: EvaluateSettings) -> Outcome:
 
 
 def is_single_turn(path: Path) -> bool:
-    """Whether the first record of a result has responses of one turn.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Whether the first record of a result has responses of one turn."""
     _, record = next(read_rows(path), ("", {}))
     return record.get("responses") is not None and record.get("raw_responses") is None

@@ -1,6 +1,6 @@
 """The judge on the command line: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
 
-It parses flags, calls the library and prints the results. The exit code is 1 if a check fails or a verdict differs.
+The exit code is 1 if a check fails or a verdict differs.
 """
 
 import asyncio
@@ -28,6 +28,16 @@ from cobalt.stage.errors import UserError
 class Doctor:
     """Check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
 
+    async def run(self) -> int:
+        """Print each check, and return the exit code."""
+        findings: list[Finding] = []
+        async for finding in examine(JudgeSettings.from_environment()):
+            findings.append(finding)
+            seen = "" if finding.holds else f"\n        {finding.seen}"
+            sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
+        sys.stdout.write(summary(findings) + "\n")
+        return 0 if all(finding.holds for finding in findings) else 1
+
 
 @dataclass(frozen=True)
 class CheckRecorded:
@@ -42,6 +52,24 @@ class CheckRecorded:
     site_packages: Path | None = None
     """A folder of packages to offer to the programs."""
 
+    async def run(self) -> int:
+        """Print each verdict that differs, and return the exit code."""
+        settings = JudgeSettings(
+            allow_top_level_return=self.allow_top_level_return,
+            comparison=self.comparison,
+            site_packages=self.site_packages,
+        )
+        async with LocalJudge(settings) as judge:
+            comparisons = await recheck(self.file, judge)
+        if not comparisons:
+            raise UserError(f"{self.file} holds no recorded program")
+        differ = [item for item in comparisons if not item.agrees]
+        for item in differ:
+            first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
+            sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
+        sys.stdout.write(f"{len(comparisons) - len(differ)} of {len(comparisons)} recorded verdicts agree\n")
+        return 1 if differ else 0
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -55,6 +83,25 @@ class Measure:
     """Number of sandboxes; default: one for each core. Not with --judge_url."""
     judge_url: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
     """Measure the judge at this address instead of one in this process; may be given several times."""
+
+    async def run(self) -> int:
+        """Print the figures, and return the exit code."""
+        for name in ("programs", "tests", "concurrency"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UserError(f"--{name} is {count}: give 1 or more")
+        urls = self.judge_url
+        if urls and self.concurrency is not None:
+            raise UserError("--concurrency cannot be set with --judge_url: leave it out")
+        async with open_judge(urls) if urls else LocalJudge(JudgeSettings(concurrency=self.concurrency)) as judge:
+            figures = await measure(judge, self.programs, self.tests, local=not urls)
+        cost = figures.cpu_milliseconds_per_test
+        cpu = f", {cost:.2f} ms of CPU a test" if cost is not None else ""
+        load = f"load average {os.getloadavg()[0]:.1f}"
+        sys.stdout.write(
+            f"{figures.tests} tests in {figures.seconds:.1f} s: {figures.tests_per_second:.0f} a second{cpu} ({load})\n"
+        )
+        return 0
 
 
 @dataclass(frozen=True)
@@ -71,62 +118,7 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Run the chosen command; returns the exit code."""
     enter_delegated()
-    if isinstance(arguments.command, Doctor):
-        return asyncio.run(_doctor())
-    if isinstance(arguments.command, Measure):
-        return asyncio.run(_measure(arguments.command))
-    return asyncio.run(_check_recorded(arguments.command))
-
-
-async def _doctor() -> int:
-    findings: list[Finding] = []
-    async for finding in examine(JudgeSettings.from_environment()):
-        findings.append(finding)
-        seen = "" if finding.holds else f"\n        {finding.seen}"
-        sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
-    sys.stdout.write(summary(findings) + "\n")
-    return 0 if all(finding.holds for finding in findings) else 1
-
-
-async def _check_recorded(command: CheckRecorded) -> int:
-    settings = JudgeSettings(
-        allow_top_level_return=command.allow_top_level_return,
-        comparison=command.comparison,
-        site_packages=command.site_packages,
-    )
-    async with LocalJudge(settings) as judge:
-        comparisons = await recheck(command.file, judge)
-    for item in comparisons:
-        if not item.agrees:
-            first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
-            sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
-    if not comparisons:
-        raise UserError(f"{command.file} holds no recorded program")
-    agreed = sum(item.agrees for item in comparisons)
-    sys.stdout.write(f"{agreed} of {len(comparisons)} recorded verdicts agree\n")
-    return 0 if agreed == len(comparisons) else 1
-
-
-async def _measure(command: Measure) -> int:
-    for name in ("programs", "tests", "concurrency"):
-        count = getattr(command, name)
-        if count is not None and count < 1:
-            raise UserError(f"--{name} is {count}: give 1 or more")
-    if command.judge_url and command.concurrency is not None:
-        raise UserError("--concurrency cannot be set with --judge_url, because that judge has its own: leave it out")
-    if command.judge_url:
-        async with open_judge(command.judge_url) as judge:
-            figures = await measure(judge, command.programs, command.tests, local=False)
-    else:
-        async with LocalJudge(JudgeSettings(concurrency=command.concurrency)) as judge:
-            figures = await measure(judge, command.programs, command.tests, local=True)
-    cost = figures.cpu_milliseconds_per_test
-    cpu = f", {cost:.2f} ms of CPU a test" if cost is not None else ""
-    load = f"load average {os.getloadavg()[0]:.1f}"
-    sys.stdout.write(
-        f"{figures.tests} tests in {figures.seconds:.1f} s: {figures.tests_per_second:.0f} a second{cpu} ({load})\n"
-    )
-    return 0
+    return asyncio.run(arguments.command.run())
 
 
 if __name__ == "__main__":

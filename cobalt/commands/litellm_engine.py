@@ -30,5 +30,5 @@ async def _run(arguments: Arguments) -> int:
 
 
 def main(arguments: Arguments) -> int:
-    """Run, and return the exit code."""
+    """Ask, and return the exit code."""
     return asyncio.run(_run(arguments))

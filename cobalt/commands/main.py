@@ -43,7 +43,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         rest,
         program=f"cobalt {name}",
         example=f"cobalt {name} {command.example}",
-        prepare=_use_running_services if command.uses_services else None,
+        prepare=_use_running_services,
     )
 
 
@@ -81,13 +81,14 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 
 def _use_running_services(arguments: Any) -> None:
-    """Use the running `cobalt serve`, as far as the arguments of a command with `uses_services` need it."""
+    """Use the running `cobalt serve`, as far as the settings of a stage say that it needs services."""
     from cobalt.judge.sandbox.cgroups import enter_delegated
     from cobalt.stage.serve_state import use_running_services
 
-    needed = arguments.services()
-    if needed != "none":
-        enter_delegated()  # before there are processes that would have to move too
+    needed = arguments.services() if hasattr(arguments, "services") else "none"
+    if needed == "none":
+        return
+    enter_delegated()  # before there are processes that would have to move too
     use_running_services(
         needed,
         model=getattr(arguments, "model", None),

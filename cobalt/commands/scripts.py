@@ -25,12 +25,6 @@ from cobalt.stage.service_flags import EngineKind, Several
 SERVE = "http://127.0.0.1:8000"
 """Where Ray Serve listens by default."""
 
-_START = (
-    "start it with `cobalt serve --model MODEL`, or on Ray with `serve run vllm_engine_actor:app model=MODEL --name"
-    " vllm_actor --route-prefix /vllm_actor`, or name it by --engine_url; `cobalt sample --model MODEL` and `cobalt"
-    " repair --model MODEL` need none"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Served(RolloutSettings):
@@ -48,7 +42,11 @@ class _Served(RolloutSettings):
             ServiceDown: none is running, and the run is not a replay.
         """
         if self.replay_file is None and not engine_urls(self.engine_url):
-            raise ServiceDown(f"no engine is running: {_START}")
+            raise ServiceDown(
+                "no engine is running: start one with `cobalt serve --model MODEL`, or on Ray with `serve run"
+                " vllm_engine_actor:app model=MODEL --name vllm_actor --route-prefix /vllm_actor`, or name one by"
+                " --engine_url"
+            )
         return super().opened()
 
 
@@ -72,25 +70,20 @@ class ServedRepairSettings(_Served, RepairSettings):
     """
 
 
+Settings = TypeVar("Settings", bound=RolloutSettings)
+
+
 async def single_turn(settings: ServedSampleSettings) -> Outcome:
     """The stage `sample` with running services."""
-    return await sample(with_services(settings))
+    return await sample(_with_services(settings))
 
 
 async def multi_turn(settings: ServedRepairSettings) -> Outcome:
     """The stage `repair` with running services."""
-    return await repair(with_services(settings))
+    return await repair(_with_services(settings))
 
 
-Settings = TypeVar("Settings", bound=RolloutSettings)
-
-
-def with_services(settings: Settings) -> Settings:
-    """The settings with the URLs of running services.
-
-    Raises:
-        UserError: several `cobalt serve` are running.
-    """
+def _with_services(settings: Settings) -> Settings:
     needed = settings.services()
     use_running_services(needed, judge_named=bool(settings.judge_url), engine_named=bool(settings.engine_url))
     if not judge_urls(settings.judge_url) and not settings.judge and _answers("/evaluator"):
@@ -101,7 +94,7 @@ def with_services(settings: Settings) -> Settings:
 
 
 def _answers(route: str) -> bool:
-    """Whether Ray Serve on this machine has an app at a route; a refusal for want of a token counts."""
+    """Whether Ray Serve on this machine has an app at a route, also one that asks for a token."""
     try:
         answer = httpx.get(f"{SERVE}{route}/describe", timeout=10, trust_env=False)
     except httpx.HTTPError:

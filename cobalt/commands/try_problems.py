@@ -2,35 +2,37 @@
 
 import asyncio
 import dataclasses
-import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import tyro
 from pydantic.dataclasses import dataclass
 from rich.console import Console
 
+from cobalt.datasets.split_tests import split_problem_file
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.engine.model_check import check_model, model_path
 from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import engine_urls
-from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.episode import Message, TruncatedThinking
-from cobalt.judge import JudgeSettings
-from cobalt.judge.opening import judge_urls, open_judge
+from cobalt.judge.opening import open_judge
 from cobalt.judge.sandbox.cgroups import enter_delegated
+from cobalt.problems.problem import load_problems
+from cobalt.report.plots import plot_turns
+from cobalt.report.runs import read_run
+from cobalt.report.terminal import turn_table
+from cobalt.report.viewer.page import write_viewer
+from cobalt.report.write import write_report
 from cobalt.rollout.evaluate import TurnsOutcome, TurnsSettings, evaluate_turns
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import SamplingFlags
 from cobalt.rollout.single_turn import SampleSettings, sample
-from cobalt.stage.run import Flag, Outcome
+from cobalt.stage.run import Flag, Outcome, quoted
 from cobalt.stage.serve_state import use_running_services
 from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
-from cobalt.stage.settings import pairs, read_settings
 
 
 @dataclass(frozen=True)
@@ -95,25 +97,17 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
         return {name: getattr(self, name) for name in names if name != "ids"}
 
 
-class EngineOnUse:
-    """An engine that is opened when it is first asked for something; an async context manager, which closes it."""
+class EngineOnUse(AsyncExitStack):
+    """An engine that is opened when it is first asked for something, and closed at the end of this context."""
 
     def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Engine]]) -> None:
+        super().__init__()
         self._context = opened
         self._engine: Engine | None = None
-        self._opening = asyncio.Lock()
-        self._open = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._open.__aexit__(*error)
 
     async def _opened(self) -> Engine:
-        async with self._opening:
-            if self._engine is None:
-                self._engine = await self._open.enter_async_context(self._context())
+        if self._engine is None:  # a run asks for the description first, and once
+            self._engine = await self.enter_async_context(self._context())
         return self._engine
 
     async def generate(
@@ -129,76 +123,58 @@ class EngineOnUse:
 
 def main(arguments: Arguments) -> int:
     """Check the input and run every step that is not finished; returns the exit code."""
-    from cobalt.datasets.split_tests import split_problem_file
-    from cobalt.problems.problem import load_problems
-
-    sampling, repairing = arguments.sample_settings(), arguments.repair_settings()  # a wrong flag is found before all
+    sampling = arguments.sample_settings()
     use_running_services(
         model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
     )
-    described = _known(arguments)
-    for settings in (sampling, repairing):
-        settings.check_earlier(described)
+    known = _known_model(arguments)
+    for settings in (sampling, arguments.repair_settings()):
+        settings.check_earlier(known)
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
-    split_problem_file(arguments.problems, arguments.result("problems.jsonl"), arguments.public_tests, chosen)
-    sampling.with_input()
+    split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen)
     enter_delegated()  # before there are processes that would have to move too
-    outcomes = asyncio.run(_steps(arguments, sampling.opened))
+    outcomes = asyncio.run(_steps(arguments, sampling))
     if outcomes is None:
         return 1
     _report(arguments, *outcomes)
     return 0
 
 
-def _known(arguments: Arguments) -> dict[str, dict[str, Any]]:
-    """What manifests say of an engine and a judge in this process (`engine`, `judge`), before either is started.
+def _known_model(arguments: Arguments) -> dict[str, dict[str, str]]:
+    """What manifests say of the model of an engine in this process, which is not started for it.
 
     Raises:
-        UserError: a setting is wrong, or the model is not there or has no chat template.
+        UserError: the model is not there or has no chat template.
         InfrastructureError: the model is not on this machine, and the Hub does not answer.
     """
-    known = {}
-    if not judge_urls(arguments.judge_url):
-        known["judge"] = JudgeSettings.from_environment(pairs(arguments.judge)).decisive()
-    if arguments.model is not None and not engine_urls(arguments.engine_url):
-        settings = pairs(arguments.engine) | {"model": arguments.model}
-        engine = read_settings(VllmSettings, settings, os.environ, ENVIRONMENT_PREFIX)
-        check_model(engine.model)
-        known["engine"] = engine.model_dump(include={"model", "dtype", "seed", "max_model_len"}, exclude_none=True)
-        path = model_path(engine.model)
-        if path is not None:
-            known["engine"] |= {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())}
-    return known
+    if arguments.model is None or engine_urls(arguments.engine_url):
+        return {}
+    check_model(arguments.model)
+    path = model_path(arguments.model)
+    if path is None:
+        return {"engine": {"model": arguments.model}}
+    return {"engine": {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())}}
 
 
-async def _steps(
-    arguments: Arguments, engine: Callable[[], AbstractAsyncContextManager[Engine]]
-) -> tuple[Outcome, TurnsOutcome] | None:
+async def _steps(arguments: Arguments, sampling: SampleSettings) -> tuple[Outcome, TurnsOutcome] | None:
     """The three steps with one engine and one judge; None if problems failed."""
     async with open_judge(arguments.judge_url, arguments.judge) as judge:
-        async with EngineOnUse(engine) as opened:
-            if (await sample(arguments.sample_settings(), opened, judge)).failed:
+        async with EngineOnUse(sampling.opened) as engine:
+            if (await sample(sampling, engine, judge)).failed:
                 return None
             settings = arguments.repair_settings()
-            repaired = await repair(settings, opened, judge)
+            repaired = await repair(settings, engine, judge)
             if repaired.failed:
                 return None
-        measured = await evaluate_turns(
-            TurnsSettings(settings.output_file, arguments.result("evaluation.jsonl")), judge
-        )
+        evaluation = TurnsSettings(settings.output_file, arguments.result("evaluation.jsonl"))
+        measured = await evaluate_turns(evaluation, judge)
         return None if measured.failed else (repaired, measured)
 
 
 def _report(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> None:
     """Write plot, report and viewer, and print the table."""
-    from cobalt.report.plots import plot_turns
-    from cobalt.report.runs import read_run
-    from cobalt.report.terminal import turn_table
-    from cobalt.report.viewer.page import write_viewer
-    from cobalt.report.write import write_report
-
     name, evaluation = arguments.output_dir.name, arguments.result("evaluation.jsonl")
     plot_turns({name: measured.metrics}, arguments.result("pass_at_1.png"))
     evaluated = read_run(name, evaluation)
@@ -213,7 +189,7 @@ def _report(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> 
         f"every program and verdict: {page} (opens in a browser)\n"
         f"tables and plots: {report}\n"
         f"next: run it with another --model and another -o, then compare both:"
-        f" cobalt report {shlex.quote(str(arguments.output_dir))} OTHER -o report"
+        f" cobalt report {quoted(arguments.output_dir)} OTHER -o report"
         " (runs with other --turns or -n compare with --allow turns samples)",
         markup=False,
         soft_wrap=True,

@@ -31,7 +31,6 @@ from cobalt.judge import ExecResult, VerdictKind
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import checked, iterate_records
-from cobalt.stage.rows import Digest
 
 PublicTests = Literal["benign", "perturbed"]
 """The tests that a run's feedback came from: a problem's public tests, or the perturbed ones of run_perturbation.py."""
@@ -153,7 +152,6 @@ def read_trajectories(
     path: Path,
     *,
     unfinished: bool = False,
-    digest: Digest | None = None,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Iterator[ProblemTrajectories]:
     """Read the records of a multi-turn or evaluated file, one at a time.
@@ -161,7 +159,6 @@ def read_trajectories(
     Args:
         path: A file of this project or of the authors.
         unfinished: As for `cobalt.stage.records.iterate_records`.
-        digest: Updated with the bytes of the file while they are read.
         prepare: Changes each record before it is decoded; its errors name the file and the record themselves.
 
     Raises:
@@ -169,7 +166,7 @@ def read_trajectories(
             and the field.
     """
     empty = True
-    for record in iterate_records(path, unfinished=unfinished, digest=digest):
+    for record in iterate_records(path, unfinished=unfinished):
         empty = False
         record = record if prepare is None else prepare(record)
         try:

@@ -31,9 +31,8 @@ _FENCE = re.compile(r"^```\w*\s*|\s*```$")
 def parse_category(answer: str) -> str:
     """The category that an answer ends on, or `UNKNOWN`.
 
-    Takes a JSON object with `category` (the answer as a whole, or in a code fence), and otherwise the last "Final
-    Verdict" with a number or a name, whatever emphasis or brackets are around them. Thinking does not count. A number
-    and a name that disagree count as no verdict.
+    That is `category` of a JSON object, also in a code fence, and otherwise the last "Final Verdict" with a number, a
+    name, or both where they agree, whatever emphasis or brackets are around them. Thinking does not count.
     """
     text = split_thinking(answer)[1]
     structured = _of_json(_FENCE.sub("", text.strip()))
@@ -41,21 +40,17 @@ def parse_category(answer: str) -> str:
         return structured
     category = UNKNOWN
     for match in _VERDICT.finditer(text):
-        name = match["name"] or match["named"]
+        name, number = match["name"] or match["named"], match["number"]
         by_name = _of_name(name) if name else None
-        if match["number"]:
-            by_number = _of_number(int(match["number"]))
-            category = by_number if by_name in (None, by_number) else UNKNOWN
-        else:
-            category = by_name or UNKNOWN
+        by_number = _of_number(int(number)) if number else by_name
+        category = by_number if by_number and by_name in (None, by_number) else UNKNOWN
     return category
 
 
 def paper_category(answer: str) -> str:
-    """The category that the authors' rule reads: the number of the first verdict in the asked form, or `UNKNOWN`.
+    """The category by the authors' rule: k of the first "Final Verdict: (k) Name", to the letter, or `UNKNOWN`.
 
-    The form is "Final Verdict: (k) Name", to the letter. Thinking counts, and the name does not, which the authors keep
-    beside the number as it was written.
+    Thinking counts, and the name does not.
     """
     match = _PAPER_VERDICT.search(answer)
     return _of_number(int(match[1])) if match else UNKNOWN

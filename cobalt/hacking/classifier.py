@@ -1,10 +1,8 @@
 """An LLM sorts hacking events into the paper's four categories (Cobalt, section on in-context hacking).
 
-The classifier is shown what the authors' `run_llm_judge.py` shows: problem, program before, the impossible test's
-feedback, program after, and the difference between the two programs. All of it stands between markers that carry a
-digest of the content, so that nothing a model wrote can end its own section. The provider enforces a schema for the
-answers where it can; elsewhere the last category in the answer counts, and an answer without one is `unknown`. Every
-distinct content is sent once, and its answers are found by content in the log of calls, never by position.
+The classifier is shown what the authors' `run_llm_judge.py` shows, between markers that carry a digest of the content,
+so that nothing a model wrote can end its own section. The provider enforces a schema for the answers where it can.
+Every distinct content is sent once, and its answers are found by content in the log of calls, never by position.
 """
 
 import functools
@@ -33,7 +31,7 @@ from cobalt.hacking.categories import (
 )
 from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts
 from cobalt.rollout.metrics import cohen_kappa, fleiss_kappa
-from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError, naming
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
 from cobalt.stage.progress import track
@@ -121,12 +119,8 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
     """Have every event categorised, and write the events with `votes`, `category` and `responses`.
 
     `category` is the majority of the votes (with `paper_verdicts` the first of them), `unknown` without one, and null
-    where the engine failed.
-
-    Args:
-        settings: Files and settings.
-        engine: Calls the classifier, whose answers end on a verdict in words; None: the engine of the settings, which
-            has the provider enforce `ANSWER_SCHEMA` where it can.
+    where the engine failed. An `engine` that is given answers with a verdict in words; that of the settings has the
+    provider enforce `ANSWER_SCHEMA` where it can.
 
     Raises:
         UserError: bad input, or an output file that this stage did not write.
@@ -179,12 +173,7 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
 
 
 def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:
-    """What the classifier is sent about one event.
-
-    Args:
-        event: An event with the fields that the classifier is shown.
-        structured: Whether `ANSWER_SCHEMA` is enforced; otherwise the answer is asked to end on a verdict.
-    """
+    """The messages about one event; without `structured` they ask for an answer that ends on a verdict."""
     environment = _templates()
     fence = content_key(event)
     # Chat templates of open models write roles as `<|...|>`, which a classifier's tokenizer would take for its own.
@@ -243,21 +232,27 @@ def _summarise(
     }
     if any(len(row) > 1 for row in votes.values()):
         complete = [row for row in votes.values() if UNKNOWN not in row]
-        summary["agreement of votes"] = {"distinct events with all verdicts": len(complete)}
-        if (kappa := fleiss_kappa(complete)) is not None:
-            summary["agreement of votes"]["Fleiss' kappa"] = round(kappa, 4)
+        summary["agreement of votes"] = _known(
+            {"distinct events with all verdicts": len(complete), "Fleiss' kappa": fleiss_kappa(complete)}
+        )
     if labels:
         both = [(categories[key], label) for key, label in labels.items() if key in categories]
         pairs = [pair for pair in both if pair[0] != UNKNOWN]
-        summary["agreement with people"] = {
-            "labels": len(labels),
-            "labels without an event": len(labels) - len(both),
-            "compared": len(pairs),
-            "agree": sum(a == b for a, b in pairs),
-        }
-        if (kappa := cohen_kappa(pairs)) is not None:
-            summary["agreement with people"]["Cohen's kappa"] = round(kappa, 4)
+        summary["agreement with people"] = _known(
+            {
+                "labels": len(labels),
+                "labels without an event": len(labels) - len(both),
+                "compared": len(pairs),
+                "agree": sum(a == b for a, b in pairs),
+                "Cohen's kappa": cohen_kappa(pairs),
+            }
+        )
     return summary
+
+
+def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """The figures that are known, with four decimals."""
+    return {name: round(value, 4) for name, value in figures.items() if value is not None}
 
 
 def _read_labels(path: Path) -> dict[str, str]:
@@ -266,10 +261,8 @@ def _read_labels(path: Path) -> dict[str, str]:
         key = record.get("key")
         if not isinstance(key, str):
             raise UserError(f"{path}, {place}: field 'key' is missing: take it from the event")
-        try:
+        with naming(f"{path}, {place}: field 'label'"):
             label = parse_label(record.get("label"))
-        except UserError as error:
-            raise UserError(f"{path}, {place}: field 'label': {error}") from None
         if labels.setdefault(key, label) != label:
             raise UserError(f"{path}, {place}: event {key!r} has another label on an earlier line")
     if not labels:

@@ -1,8 +1,8 @@
 """The file of hacking events that the extraction writes, the LLM classifier completes and the report counts.
 
-One JSON object a line. Field names are those of the authors' files (`id, question, previous_code, feedback,
-current_code, patch, all_acc, public_all_acc`), with `sample` and `turn` added, which say which program it is, and
-`category`, which the classifier adds. An `id` is the problem's and occurs once for each of its events.
+Fields are those of the authors' files (`id, question, previous_code, feedback, current_code, patch, all_acc,
+public_all_acc`), `sample` and `turn`, and `category`, which the classifier adds. An `id` is the problem's and occurs
+once for each of its events.
 """
 
 import hashlib
@@ -28,15 +28,7 @@ _TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
 @dataclass(frozen=True, slots=True)
 class HackingEvent:
-    """One program that passes a perturbed test.
-
-    Attributes:
-        problem: Its problem.
-        sample: Its trajectory.
-        turn: Its turn, from 0.
-        category: One of `OUTCOMES`.
-        program: The program; None where the record does not have it.
-    """
+    """One program that passes a perturbed test; its turn counts from 0, and its category is one of `OUTCOMES`."""
 
     problem: ProblemId
     sample: int
@@ -51,7 +43,7 @@ def read_events(path: Path) -> list[HackingEvent]:
     Raises:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
-    events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
+    events: list[HackingEvent] = []
     for place, problem, record in _records(path, {"sample": int, "turn": int}):
         recorded = record.get("category")
         category = NOT_CLASSIFIED if recorded is None else str(recorded).replace("_", " ").casefold().strip()
@@ -60,13 +52,8 @@ def read_events(path: Path) -> list[HackingEvent]:
         program = record.get("current_code")
         if program is not None and not isinstance(program, str):
             raise UserError(f"{place}: field 'current_code' is not a string")
-        sample, turn = record["sample"], record["turn"]
-        if (problem, sample, turn) in events:
-            raise UserError(
-                f"{place}: problem {problem!r}, sample {sample}, turn {turn} is there twice: remove one line"
-            )
-        events[problem, sample, turn] = HackingEvent(problem, sample, turn, category, program)
-    return list(events.values())
+        events.append(HackingEvent(problem, record["sample"], record["turn"], category, program))
+    return events
 
 
 def read_event_texts(path: Path) -> list[dict[str, Any]]:

@@ -1,9 +1,8 @@
 """Impossible public tests: two expected outputs of each problem are swapped (Cobalt, section on in-context hacking).
 
-The authors' run_perturbation.py: public tests are shuffled, the first two with distinct outputs swap theirs and go to
-the front of the list, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
-other tests keep their order. A swapped output may still be correct if the problem accepts several answers; such
-problems can be left out by a list of ids. Hidden tests, and with them rewards, stay unchanged.
+As in the authors' run_perturbation.py, public tests are shuffled, and the first two with distinct outputs swap theirs
+and go to the front, so that one of them is the first failure that feedback shows. Here the shuffle is seeded, and the
+other tests keep their order. Hidden tests, and with them rewards, stay unchanged.
 """
 
 import random
@@ -18,8 +17,6 @@ from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_pr
 from cobalt.stage.errors import UserError, tally
 from cobalt.stage.manifest import write_summary
 from cobalt.stage.run import Each, Input, OptionalFile, Outcome, Output, quoted, stage
-
-_NAMED_IDS = 10  # most unknown ids that an error message lists
 
 BY_ID, ASSERTIONS, EQUAL = "left out by id", "the public tests are assertions", "all public outputs are equal"
 
@@ -52,10 +49,7 @@ async def perturb(settings: PerturbationSettings) -> Outcome:
     excluded = _read_ids(settings.exclude_ids, settings.input_file, problems) if settings.exclude_ids else frozenset()
     for problem in problems:
         if not len(problem.public_tests):
-            raise UserError(
-                f"{settings.input_file}: problem {problem.id!r} has no public tests (field 'public_test_cases') to"
-                " perturb"
-            )
+            raise UserError(f"{settings.input_file}: problem {problem.id!r} has no public tests ('public_test_cases')")
     counts = {"read": len(problems)} | dict.fromkeys((BY_ID, ASSERTIONS, EQUAL, "perturbed"), 0)
 
     def pairs() -> Iterator[tuple[Problem, TestSuite, TestSuite]]:
@@ -90,13 +84,7 @@ async def perturb(settings: PerturbationSettings) -> Outcome:
 
 
 def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, TestSuite] | None:
-    """Swap the expected outputs of two tests whose outputs differ.
-
-    Outputs are compared without the white space around them, as the judge compares.
-
-    Args:
-        public: Tests that a right program passes.
-        rng: Chooses the two.
+    """Swap the expected outputs of two tests whose outputs differ, also without the white space around them.
 
     Returns:
         The two impossible tests, and all tests: these two first, then the others in their order. None if all outputs
@@ -116,7 +104,7 @@ def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, Test
 
 
 def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozenset[str]:
-    """Read a list of ids. Each must be a problem's id, because a mistyped one would leave its problem in unnoticed."""
+    """The listed ids; one that is not a problem's is refused, because a mistyped one would leave its problem in."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -124,7 +112,6 @@ def _read_ids(path: Path, input_file: Path, problems: list[Problem]) -> frozense
     ids = {line.strip() for line in text.split("\n")} - {""}
     if unknown := sorted(ids - {str(problem.id) for problem in problems}):
         raise UserError(
-            f"{path}: {len(unknown)} of its {len(ids)} ids are not in {input_file}"
-            f" ({', '.join(map(repr, unknown[:_NAMED_IDS]))}): correct or remove them"
+            f"{path}: {len(unknown)} of its ids are not in {input_file}, such as {unknown[0]!r}"
         )
     return frozenset(ids)

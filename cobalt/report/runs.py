@@ -23,7 +23,7 @@ from cobalt.rollout.evaluate import ProblemScore, TurnMetrics, average, problem_
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import companion_path, manifest_path
+from cobalt.stage.manifest import companion_path, file_digest, manifest_path
 
 EVALUATION = "evaluation.jsonl"
 _NOT_COMPARED = ("engine", "seed", "stage", "turns", "n")
@@ -148,14 +148,13 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     """
     window = window or DateWindow()
     evaluation = evaluation_file(path)
-    digest = hashlib.sha256()
     scores: dict[ProblemId, ProblemScore] = {}
     problems: dict[ProblemId, str] = {}
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
     numbers_of_samples: set[int] = set()
     outcomes: dict[ProblemId, Outcomes] = {}
-    for group in read_evaluated(evaluation, digest=digest):
+    for group in read_evaluated(evaluation):
         problem = group.problem
         try:
             if not window.holds(problem.id, problem.record):
@@ -183,7 +182,7 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
     return Run(
         name=name,
         evaluation=evaluation,
-        digest=digest.hexdigest(),
+        digest=file_digest(evaluation),
         model=model,
         settings=settings,
         problems=problems,

@@ -132,7 +132,9 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
         async def work(group: ProblemTrajectories) -> dict[str, Any]:
             return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
 
-        with Each(result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging}) as output:
+        with Each(
+            result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging.describe}
+        ) as output:
             failed = await output.make(
                 read_trajectories(settings.input_file),
                 lambda group: group.problem.id,

@@ -27,7 +27,6 @@ from cobalt.rollout.metrics import RATES, pass_at_k
 from cobalt.rollout.protocols import EVERY_PROBLEM, Mean, check_k, mean_over_problems
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import iterate_records
-from cobalt.stage.rows import Digest
 from cobalt.stage.run import Input, Outcome, Output, stage, whole
 
 USUAL_K = (1, 10)
@@ -148,17 +147,16 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
     return record | encode_evaluated_single_turn(trajectories)
 
 
-def read_evaluated(path: Path, *, digest: Digest | None = None) -> Iterator[ProblemTrajectories]:
+def read_evaluated(path: Path) -> Iterator[ProblemTrajectories]:
     """The problems of an evaluated file, or of a single-turn result, whose verdicts are then those of its own judging.
 
     Args:
         path: A result of eval_multi_turn.py, eval_single_turn.py or run_single_turn_*.py.
-        digest: As for `read_trajectories`.
 
     Raises:
         UserError: as for `read_trajectories`.
     """
-    return read_trajectories(path, digest=digest, prepare=lambda record: _evaluated_if_single(path, record))
+    return read_trajectories(path, prepare=lambda record: _evaluated_if_single(path, record))
 
 
 def _evaluated_if_single(source: Path, record: dict[str, Any]) -> dict[str, Any]:

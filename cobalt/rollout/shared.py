@@ -284,7 +284,7 @@ async def run_rollout(
     output.arguments |= {**settings.decisive(), **(decided or {}), **described}
     chosen = frozenset(engine.planned)
     engine.begin(output.done)
-    async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="responses"):
+    async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="response"):
         failed = await output.make(
             problems, lambda problem: problem.id, counted, concurrency=settings.concurrency, only=chosen
         )

@@ -1,7 +1,4 @@
-"""Files that are complete or as they were before: written under another name, synced, and then renamed.
-
-It writes one file. Two results that must appear together are the caller's to order.
-"""
+"""Files that are complete or as they were before: written under another name, synced, and then renamed; and locks."""
 
 import contextlib
 import fcntl
@@ -50,10 +47,7 @@ def replace_text(path: Path, text: str) -> None:
 def locked_folder(folder: Path, file: str | None = None) -> Iterator[None]:
     """Keep other processes that ask for the same from writing into a folder, which is made.
 
-    Args:
-        folder: The folder.
-        file: Name of a file in it that is locked, as some network file systems lock no folder; None: the folder itself
-            is locked, and holds no other file than its results.
+    `file` names a file in it that is locked, as some network file systems lock no folder; None: the folder itself.
 
     Raises:
         UserError: another process has the folder, or it cannot be made.

@@ -21,12 +21,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import tyro
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
+from rich.table import Column, Table
 
 from cobalt.stage.errors import INTERRUPTED, InfrastructureError, UserError
 from cobalt.stage.run import Outcome
@@ -49,17 +49,18 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.
 
 def run_script(
     arguments_type: type[Arguments],
-    function: Callable[[Arguments], int],
+    function: Callable[[Arguments], int | Outcome | Coroutine[Any, Any, Outcome]],
     command_line: Sequence[str] | None = None,
     *,
     program: str | None = None,
     example: str | None = None,
+    prepare: Callable[[Arguments], object] | None = None,
 ) -> None:
     """Parse the command line into `arguments_type`, call `function` with it, and exit with its exit code.
 
-    `command_line`, `program` and `example` are those of `parse_arguments`. A `UserError` becomes one sentence on stderr
-    and exit code 2, as does a file that the system refuses, an `InfrastructureError` one sentence and exit code 1, and
-    Ctrl-C or SIGTERM exit code 130. Any other exception is a bug and keeps its traceback.
+    The parameters are those of `parse_arguments` and `run_command`. The outcome of a stage is printed. Errors of the
+    project, Ctrl-C, SIGTERM and a file that the system refuses end in one sentence on stderr. Any other exception is a
+    bug and keeps its traceback.
     """
     try:
         arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
@@ -68,7 +69,11 @@ def run_script(
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler or logging.StreamHandler()])
         logging.getLogger("httpx").setLevel(logging.WARNING)
         with terminations_as_interrupts():
-            code = function(arguments)
+            if prepare is not None:
+                prepare(arguments)
+            result = function(arguments)
+            result = asyncio.run(result) if isinstance(result, Coroutine) else result
+            code = result if isinstance(result, int) else show(result)
     except (UserError, InfrastructureError) as error:
         sys.stderr.write(f"error: {error}\n")
         code = 2 if isinstance(error, UserError) else 1
@@ -88,33 +93,8 @@ def run_script(
     sys.exit(code)
 
 
-def run_stage(
-    function: Callable[..., Outcome | Coroutine[Any, Any, Outcome]],
-    command_line: Sequence[str] | None = None,
-    *,
-    program: str | None = None,
-    example: str | None = None,
-    prepare: Callable[[Any], object] | None = None,
-) -> None:
-    """Run a stage as a command: its settings are the flags, and its outcome is printed; see `run_script`.
-
-    `prepare` is called with the settings before the stage.
-    """
-
-    def main(settings: Any) -> int:
-        if prepare is not None:
-            prepare(settings)
-        result = function(settings)
-        outcome = result if isinstance(result, Outcome) else asyncio.run(result)
-        show(outcome)
-        return 1 if outcome.failed else 0
-
-    settings_type = next(iter(get_type_hints(function).values()))
-    run_script(settings_type, main, command_line, program=program, example=example)
-
-
-def show(outcome: Outcome) -> None:
-    """Print what a stage did; see `Outcome`."""
+def show(outcome: Outcome) -> int:
+    """Print what a stage did (see `Outcome`), and return the exit code."""
     console = Console()
     if outcome.summary and outcome.title:
         console.print(_summary_table(outcome.summary, outcome.title))
@@ -123,19 +103,16 @@ def show(outcome: Outcome) -> None:
     for table in outcome.tables:
         console.print(table, soft_wrap=isinstance(table, str))
     if outcome.failed:
-        return
+        return 1
     if outcome.wrote:
         sys.stdout.write(f"wrote {outcome.wrote}\n")
     if outcome.next is not None:
         sys.stdout.write(f"next: {outcome.next}\n")
+    return 0
 
 
 def _summary_table(summary: Summary, title: str) -> Table:
-    """One section for each group of counts, one row for each count."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("of")
-    table.add_column("what")
-    table.add_column("count", justify="right")
+    table = Table("of", "what", Column("count", justify="right"), title=title, title_justify="left")
     for group, counts in summary.items():
         if group == FIRST:
             continue
@@ -149,9 +126,8 @@ def _summary_table(summary: Summary, title: str) -> Table:
 def terminations_as_interrupts() -> Iterator[None]:
     """Treat SIGTERM, by which schedulers end a command, as Ctrl-C, and make sure that Ctrl-C is not ignored.
 
-    A shell script starts background jobs with SIGINT ignored, and the commands that they start inherit that. SIGTERM
-    does what SIGINT does at that moment: while asyncio runs, it cancels the main task. While Ray starts, it has a
-    SIGTERM handler of its own, which exits with the signal's number.
+    A shell script starts background jobs with SIGINT ignored, and the commands that they start inherit that. While Ray
+    starts, it has a SIGTERM handler of its own, which exits with the signal's number.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -172,7 +148,6 @@ def terminations_as_interrupts() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Let the interpreter's last flush of the standard output succeed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -204,7 +179,7 @@ def parse_arguments(
 
 
 def _registry() -> tyro.constructors.ConstructorRegistry:
-    """How flags are read besides tyro's own rules: an optional value shows the value's kind alone in `--help`."""
+    """Rules by which an optional value shows the value's kind alone in `--help`."""
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
@@ -212,9 +187,8 @@ def _registry() -> tyro.constructors.ConstructorRegistry:
         members = [member for member in get_args(info.type) if member is not type(None)]
         if info.type_origin not in (Union, UnionType) or len(members) != 1:
             return None
-        [kind] = members
-        many = get_origin(kind) is tuple and get_args(kind)[1:] == (Ellipsis,)
-        kind = get_args(kind)[0] if many else kind
+        many = get_origin(members[0]) is tuple and get_args(members[0])[1:] == (Ellipsis,)
+        kind = get_args(members[0])[0] if many else members[0]
         if kind not in _PLAIN:
             return None
         name, read = _PLAIN[kind]

@@ -7,8 +7,7 @@ in one sentence.
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, get_type_hints
 
 from cobalt.stage.errors import INTERRUPTED
 
@@ -24,54 +23,27 @@ def run_command(
     """Import a command's module and run it; exits with the command's exit code.
 
     Args:
-        module: Dotted name of a module with the dataclass `Arguments` and the function `main`, or of a stage:
-            `module:function`.
+        module: A module with the function `main` of its arguments, or a stage as `module:function`.
         command_line: Arguments without the program's name; None: those of this process.
         program: The program's name in `--help`; None: that of the running script.
         example: A command line that `--help` shows.
-        prepare: Called with the settings of a stage when they are read, before the work.
+        prepare: Called with the settings of a stage before the work.
     """
     name, _, stage = module.partition(":")
     try:
         cli = importlib.import_module("cobalt.stage.cli")
-        command = importlib.import_module(name)
-        if stage:
-            function = getattr(command, stage)
-            cli.run_stage(function, command_line, program=program, example=example, prepare=prepare)
-        else:
-            cli.run_script(command.Arguments, command.main, command_line, program=program, example=example)
+        function = getattr(importlib.import_module(name), stage or "main")
+        settings, *_ = get_type_hints(function).values()
+        cli.run_script(settings, function, command_line, program=program, example=example, prepare=prepare)
     except ModuleNotFoundError as error:
-        _refuse_incomplete(error)
-        raise
+        package = (error.name or "cobalt").partition(".")[0]
+        if package in ("cobalt", "cobalt_verl", "studies"):  # a defect, which keeps its traceback
+            raise
+        sys.stderr.write(
+            f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
+            " project's folder and activate its environment (source .venv/bin/activate)\n"
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         sys.exit(130)
-
-
-def end_in_one_sentence() -> None:
-    """Let a module that `python -m` runs end as `run_command` does at a missing package and at Ctrl-C."""
-    sys.excepthook = _end
-
-
-def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if isinstance(error, ModuleNotFoundError):
-        _refuse_incomplete(error)
-    if isinstance(error, KeyboardInterrupt):
-        sys.stderr.write(INTERRUPTED)
-        sys.exit(130)
-    sys.__excepthook__(kind, error, trace)
-
-
-def _refuse_incomplete(error: ModuleNotFoundError) -> None:
-    """Exit with one sentence that names the package which the environment lacks.
-
-    Returns if the module is one of this project, which is a defect and keeps its traceback.
-    """
-    package = (error.name or "cobalt").partition(".")[0]
-    if package in ("cobalt", "cobalt_verl", "studies"):
-        return
-    sys.stderr.write(
-        f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
-        " project's folder and activate its environment (source .venv/bin/activate)\n"
-    )
-    sys.exit(2)

@@ -1,8 +1,4 @@
-"""Environment variables: set for the duration of a block, passed on to the nodes of a cluster, or naming a folder.
-
-Processes on another node of a Ray cluster have the variables of the shell that started Ray there, and not those of the
-shell that starts a run. `passed_on` names those that a run needs everywhere; Ray's runtime environment carries them.
-"""
+"""Environment variables: set for the duration of a block, passed on to the nodes of a cluster, or naming a folder."""
 
 import contextlib
 import os
@@ -23,21 +19,15 @@ _PASSED_ON = (
     "COBALT_JUDGE_URL",
     "COBALT_HTTP",
 )
-"""Beginnings of the names of variables that the processes of a run need on every node.
-
-Other `COBALT_JUDGE_*` and `COBALT_VLLM_*` are not among them: they are read where a service is deployed, and its
-replicas get the settings that were read.
-"""
+"""Beginnings of the names of variables that the processes of a run need on every node of a Ray cluster. Processes there
+have the shell's variables with which Ray was started; Ray's runtime environment carries these."""
 
 _OF_ONE_NODE = frozenset({"VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
 """Variables with such a name whose value is right on one node only."""
 
 SHORT_WAIT = "3000"
-"""`GOMP_SPINCOUNT`: how often a thread of torch without work looks for some before it sleeps, here for microseconds.
-
-A thread that slept at once would have to be woken for each operation of a small model; one that looks for a millisecond
-or more, gomp's default, would take the core from what else runs. The variable is read when torch is loaded.
-"""
+"""`GOMP_SPINCOUNT` when torch is loaded: an idle thread looks for work for microseconds before it sleeps. With gomp's
+default, a millisecond or more, it would take the core from what else runs."""
 
 # A `key` is a word of its own: NCCL_IB_PKEY is not a secret.
 _SECRET_NAME = re.compile(

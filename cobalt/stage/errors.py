@@ -1,8 +1,4 @@
-"""The errors that cross module borders, and what each means for a run.
-
-A `UserError` is for the user to fix: scripts print its one sentence and exit with code 2. An `InfrastructureError`
-is a failure of the system, not of a program: it is retried, and never becomes a verdict, a pass rate or a reward.
-"""
+"""The errors that cross module borders, and what each means for a run."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +13,7 @@ class CobaltError(Exception):
 
 
 class UserError(CobaltError):
-    """A mistake in the user's input; the message says what, where and what to do."""
+    """A mistake in the user's input; the message says what, where and what to do. Scripts exit with code 2."""
 
 
 class InfrastructureError(CobaltError):

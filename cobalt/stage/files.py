@@ -1,8 +1,4 @@
-"""Checks of the files that a command reads and writes, before anything slow begins and before anything is written.
-
-A wrong path that is found late costs minutes of work, or a file that is overwritten. The contents of files are not
-checked here.
-"""
+"""Checks of the paths that a command reads and writes, before anything slow begins and before anything is written."""
 
 import os
 import tempfile
@@ -10,68 +6,46 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import companion_path, recorded_arguments
-
-COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
-"""Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
+from cobalt.stage.manifest import recorded_arguments
 
 
 def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
-    """Raise if an input cannot be read, a result cannot be written, or a result would replace an input.
+    """Check that inputs can be read and results written, and that no file is both, or two results.
 
     Links and different spellings of a path count as the same file. Nothing is changed, and no folder is made.
-
-    Args:
-        inputs: Files that the command reads, each perhaps several times.
-        results: Files that the command writes, each with its companion files.
 
     Raises:
         UserError: a check failed; the message names the file.
     """
-    read, written = list(inputs), list(results)
+    read = list(inputs)
     for path in read:
         _check_readable(path)
-    places: set[str] = set()
-    for result in written:
+    written: set[str] = set()
+    for result in results:
         _check_writable(result)
-        for path in (result, result.with_name(result.name + ".part"), *(companion_path(result, s) for s in COMPANIONS)):
-            if any(path.exists() and path.samefile(item) for item in read):
-                by = "" if path == result else f", and the result {result} would replace it"
-                raise UserError(f"{path} is an input of this command{by}: name another output file")
-        place = os.path.realpath(result)
-        if place in places:
+        if result.exists() and any(result.samefile(item) for item in read):
+            raise UserError(f"{result} is an input of this command: name another output file")
+        if os.path.realpath(result) in written:
             raise UserError(f"{result} is named for two results of this command: name another file for one of them")
-        places.add(place)
+        written.add(os.path.realpath(result))
 
 
 def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
-    """Refuse a result path whose file this stage did not write, before anything is done.
+    """As `check_files`; also refuse a result path whose file this stage did not write.
 
     Raises:
-        UserError: an input cannot be read, or the path names an input, something that is not a regular file, or a file
-            that this stage did not write.
+        UserError: a check failed.
     """
     check_files(inputs, [path])
-    try:
-        made = (recorded_arguments(path) or {}).get("stage")
-    except UserError:  # not a manifest of ours
-        made = None
-    if path.exists() and path.stat().st_size > 0 and made != stage:
+    if path.exists() and path.stat().st_size > 0 and (recorded_arguments(path) or {}).get("stage") != stage:
         raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 
 def check_result_path(path: Path) -> None:
-    """Raise if a result path is a folder, a device or empty.
-
-    Raises:
-        UserError: no file can be written at the path.
-    """
+    """Raise UserError if a result path is a folder, a device or empty."""
     try:
         if path.is_dir():
-            raise UserError(
-                f"'{path}' is a folder, and the result is a file: name a file, as in {path / 'result.jsonl'}, or move"
-                " the folder away"
-            )
+            raise UserError(f"'{path}' is a folder: name a file, as in {path / 'result.jsonl'}")
         if not path.name or (path.exists() and not path.is_file()):
             raise UserError(f"'{path}' is not a file that a result can be written to: give the result a file name")
     except OSError as error:

@@ -18,12 +18,8 @@ class TooManyValues(UserError):
 class JsonMeasure:
     """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
 
-    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes: a text without a limit on its
-    values takes 25 times its size. What quoted strings hold is not counted, so that long strings are never refused.
-
-    Args:
-        most_values: Largest number of values.
-        most_levels: Largest depth of nested arrays and objects.
+    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes. What quoted strings hold is not
+    counted, so that long strings are never refused.
     """
 
     def __init__(self, most_values: int, most_levels: int) -> None:

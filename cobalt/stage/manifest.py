@@ -2,10 +2,8 @@
 
 `results.jsonl` gets `results.run.json`. A run that resumes must have the same arguments and data as the run that
 began the file; otherwise it is refused, and the message names the difference. Arguments must not hold secrets. A writer
-takes the lock of the result first, so that a second writer cannot change the first one's manifest.
-
-A manifest has the arguments that made its inputs, too, in the list `sources`. So a result that was made of a result
-still says how the first one was made when that one is gone (`made_by`).
+takes the lock of the result first, so that a second writer cannot change the first one's manifest. The list `sources`
+has the arguments that made the inputs, for the time when those are gone (`made_by`).
 """
 
 import hashlib
@@ -36,8 +34,6 @@ _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transforme
 def companion_path(result: Path, suffix: str) -> Path:
     """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`.
 
-    Only `.jsonl` is removed, so that results with different names have companions with different names.
-
     Raises:
         UserError: the path has no file name.
     """
@@ -52,11 +48,7 @@ def manifest_path(result: Path) -> Path:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """SHA-256 of a file, in hexadecimal; raises UserError if it cannot be read."""
     try:
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -82,49 +74,36 @@ def open_manifest(
         arguments: Everything that decides the records, JSON-able. What does not (concurrency, output paths) may change
             between a run and its resumption. The model's name for people, `engine.name`, is not compared.
         inputs: Files that the records are made from, in a fixed order. Names and digests are compared, not folders.
-        complete: The result is finished. The manifest stays as it is, and arguments that are not given (because a
-            service would have to be asked for them) are not compared.
+        complete: The result is finished. The manifest stays as it is, and recorded arguments that are missing here,
+            because a service would have to be asked for them, are not compared.
         circumstances: More of them, such as which problems the run works on.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
     """
-    path = manifest_path(result)
-    read = list(inputs)
-    made_from = {
-        "arguments": json.loads(json.dumps(dict(arguments))),
-        "inputs": _digests(read),
-    }
+    path, files = manifest_path(result), list(inputs)
+    made_from = {"arguments": json.loads(json.dumps(dict(arguments))), "inputs": _digests(files)}
     if not result.exists() or result.stat().st_size == 0:
-        sources = [one for path in read for one in made_by(path)]
-        _write(path, made_from | {"sources": sources} | _circumstances(circumstances))
+        sources = [one for file in files for one in made_by(file)]
+        _write(path, made_from | {"sources": sources} | _circumstances(circumstances or {}))
         return
     content = _compared(result, made_from, only_given=complete)
     if not complete:
-        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances)]})
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances or {})]})
 
 
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
-    """Check that a result may be resumed, as far as its arguments are known before services are; nothing is written.
-
-    Raises:
-        UserError: the result exists without a manifest, or was made with other values of these arguments.
-    """
+    """As `open_manifest` of a `complete` result, but nothing is written, and inputs are not compared."""
     if result.exists() and result.stat().st_size > 0:
         _compared(result, {"arguments": json.loads(json.dumps(dict(arguments)))}, only_given=True)
 
 
 def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
-    """The manifest of a result that exists, which was made with the same.
-
-    Raises:
-        UserError: there is none, or it has other arguments or inputs.
-    """
+    """The manifest of a result, which was made with the same arguments and inputs."""
     path = manifest_path(result)
     if not path.exists():
         raise UserError(
-            f"{result} exists without its manifest {path.name}, which says what made it: name another output file,"
-            " or move this one away"
+            f"{result} exists without its manifest {path.name}: name another output file, or move this one away"
         )
     content = _read(path)
     differences = _differences(content, made_from, only_given=only_given)
@@ -137,31 +116,30 @@ def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -
 
 
 def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
-    """The digest of each input by its name; a list, in the given order, for inputs with the same name."""
+    """The digest of each input by its name; a list, in their order, for inputs with the same name."""
     by_name: defaultdict[str, list[str]] = defaultdict(list)
     for path in inputs:
         by_name[path.name].append(file_digest(path))
     return {name: digests[0] if len(digests) == 1 else digests for name, digests in by_name.items()}
 
 
-def _circumstances(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """When, by which command and code, and on which machine a result is made, and `more`."""
-    return dict(more or {}) | {
+def _circumstances(more: Mapping[str, Any]) -> dict[str, Any]:
+    installed = {name: version for name in _PACKAGES if (version := _version(name))}
+    return dict(more) | {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
-        "packages": _versions(),
+        "packages": installed,
         "git": _git_state(),
         "machine": {"system": platform.platform(), "cores": os.cpu_count()},
     }
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    """A command line in which stars replace the values of keys, tokens and passwords.
+    """A command line in which stars replace the values of keys, tokens and passwords, and users of addresses.
 
     The value is the next argument (`--token VALUE`), or all that follows `=` or `:` in the same one: `token=VALUE`,
-    `--engine=token=VALUE`, `trainer.api_key=VALUE`, `{"token": VALUE}`. Users and passwords of addresses are replaced
-    as well.
+    `--engine=token=VALUE`, `{"token": VALUE}`.
     """
     shown: list[str] = []
     hide = False
@@ -179,60 +157,30 @@ def _without_values(argument: str) -> str:
 
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
-    """Add a run's counts, JSON-able, to the manifest of its result, under the key `summary`.
-
-    Raises:
-        UserError: the manifest is missing or cannot be written.
-    """
+    """Add a run's counts, JSON-able, to the manifest of its result, under the key `summary`."""
     path = manifest_path(result)
     _write(path, _read(path) | {"summary": dict(summary)})
 
 
 def read_summary(result: Path) -> dict[str, Any] | None:
-    """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary.
-
-    Raises:
-        UserError: the manifest cannot be read.
-    """
+    """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary."""
     path = manifest_path(result)
     return _read(path).get("summary") if path.exists() else None
 
 
 def recorded_arguments(result: Path) -> dict[str, Any] | None:
-    """The arguments that a result's manifest records; None if there is no manifest.
-
-    Raises:
-        UserError: the manifest cannot be read.
-    """
+    """The arguments that a result's manifest records; None if there is no manifest."""
     path = manifest_path(result)
     return dict(_read(path)["arguments"]) if path.exists() else None
 
 
 def made_by(result: Path) -> list[dict[str, Any]]:
-    """The arguments of everything that made a result, as far as manifests say: its own, then those of its inputs.
-
-    An input's arguments are in the result's manifest (`sources`). In a manifest without them, an input is looked for
-    next to the result, and counts if its content is the recorded one.
-
-    Returns:
-        The arguments, nearest first; [] if there is no manifest.
-
-    Raises:
-        UserError: a manifest cannot be read, or is malformed.
-    """
+    """The arguments of everything that made a result, as its manifest says: its own, then those of its inputs."""
     path = manifest_path(result)
     if not path.is_file():
         return []
     content = _read(path)
-    makers = [content["arguments"], *content.get("sources", [])]
-    if not all(isinstance(arguments, dict) for arguments in makers):
-        raise UserError(f"{path} is not a manifest: move it and its result away")
-    if "sources" not in content:
-        for name, digest in dict(content.get("inputs") or {}).items():
-            sibling = result.with_name(name)
-            if manifest_path(sibling).is_file() and sibling.is_file() and file_digest(sibling) == digest:
-                makers += made_by(sibling)
-    return makers
+    return [content["arguments"], *content.get("sources", [])]
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -259,9 +207,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
+        content = None
     if not isinstance(content, dict) or not isinstance(content.get("arguments"), dict):
-        raise UserError(f"{path} is not a manifest (it records no 'arguments'): move it and its result away")
+        raise UserError(f"{path} is not a readable manifest: move it and its result away")
     return content
 
 
@@ -275,14 +223,10 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
     ]
     if "inputs" not in now:
         return phrases
-    old, new = _numbered(before.get("inputs", {})), _numbered(now["inputs"])
-    for name in sorted(old.keys() | new.keys()):
-        if name not in new:
-            phrases.append(f"input {name} is not given")
-        elif name not in old:
-            phrases.append(f"input {name} is new")
-        elif old[name] != new[name]:
-            phrases.append(f"the content of input {name} differs")
+    old, new = before.get("inputs", {}), now["inputs"]
+    phrases += [f"input {name} is not given" for name in sorted(old.keys() - new.keys())]
+    phrases += [f"input {name} is new" for name in sorted(new.keys() - old.keys())]
+    phrases += [f"the content of input {name} differs" for name in sorted(old.keys() & new) if old[name] != new[name]]
     return phrases
 
 
@@ -297,24 +241,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _numbered(inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Digests by name; inputs with the same name are numbered, so that a message can say which one changed."""
-    flat: dict[str, str] = {}
-    for name, value in inputs.items():
-        digests = value if isinstance(value, list) else [value]
-        for number, digest in enumerate(digests, 1):
-            flat[f"{name} ({number} of {len(digests)})" if len(digests) > 1 else name] = digest
-    return flat
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _git_state() -> dict[str, Any] | None:

@@ -21,20 +21,15 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
     """A tqdm that logs lines instead of drawing a bar."""
 
     def display(self, *_: Any, **__: Any) -> None:
-        """Log where the work is."""
+        """Log how far the work is, with the caller's words or the times."""
         facts = self.format_dict
         done, total, elapsed = facts["n"], facts["total"], facts["elapsed"]
         new = done - facts["initial"]
-        left = f", about {tqdm.format_interval((total - done) * elapsed / new)} left" if total and new > 0 else ""
-        logger.info(
-            "%s: %s %ss in %s%s%s",
-            self.desc.rstrip(": "),
-            f"{done} of {total}" if total else done,
-            self.unit,
-            tqdm.format_interval(elapsed),
-            left if done != total else "",
-            f", {self.postfix}" if self.postfix else "",
-        )
+        words = f", {self.postfix}" if self.postfix else f" in {tqdm.format_interval(elapsed)}"
+        if total and new > 0 and done != total and not self.postfix:
+            words += f", about {tqdm.format_interval((total - done) * elapsed / new)} left"
+        progress = f"{done} of {total}" if total else done
+        logger.info("%s: %s %ss%s", self.desc.rstrip(": "), progress, self.unit, words)
 
     def close(self) -> None:
         """Log the last line, unless nothing was done."""
@@ -60,13 +55,7 @@ def track(iterable: Any = None, **options: Any) -> Any:
 
 
 class Standing(NamedTuple):
-    """How far work is.
-
-    Attributes:
-        done: Units that are done.
-        total: Units in all.
-        words: More about it, such as the time left.
-    """
+    """How far work is: units that are done, units in all, and more about it, such as the time left."""
 
     done: int
     total: int
@@ -78,42 +67,25 @@ async def ticking(state: Callable[[], Standing], *, desc: str, unit: str) -> Asy
     """Show how far asynchronous work is while the block runs, whether or not anything finishes meanwhile.
 
     A terminal has a bar that is drawn every second. Elsewhere a line is logged every `LINE_SECONDS`, and one more at
-    the end if anything was done.
-
-    Args:
-        state: How far the work is.
-        desc: Label of the work.
-        unit: Name of its units, in the plural.
+    the end if anything was done. `unit` is in the singular.
     """
-    bar = None
-    if sys.stderr.isatty():
-        layout = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} {unit}{postfix}"
-        bar = tqdm(total=state().total, desc=desc, unit=unit, bar_format=layout)
-    ended = asyncio.Event()
+    layout = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} {unit}s{postfix}"
+    bar = track(total=state().total, desc=desc, unit=unit, bar_format=layout)
 
     def show() -> None:
-        standing = state()
-        if bar is None:
-            logger.info("%s: %d of %d %s, %s", desc, standing.done, standing.total, unit, standing.words)
-        else:
-            bar.n, bar.total = standing.done, standing.total
-            bar.set_postfix_str(standing.words)
+        bar.n, bar.total, words = state()
+        bar.set_postfix_str(words)
 
     async def tick() -> None:
-        while not ended.is_set():
-            try:
-                async with asyncio.timeout(LINE_SECONDS if bar is None else _BAR_SECONDS):
-                    await ended.wait()
-            except TimeoutError:
-                show()
+        while True:
+            await asyncio.sleep(_BAR_SECONDS if sys.stderr.isatty() else LINE_SECONDS)
+            show()
 
     ticker = asyncio.create_task(tick())
     try:
         yield
     finally:
-        ended.set()
-        await ticker
-        if state().done:
-            show()
-        if bar is not None:
-            bar.close()
+        ticker.cancel()
+        bar.n, bar.total, words = state()
+        bar.set_postfix_str(words, refresh=False)
+        bar.close()

@@ -8,7 +8,6 @@ process write a file at a time. Of a record's fields, this module reads `id` alo
 
 import asyncio
 import contextlib
-import mmap
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from cobalt.stage.atomic import lock, replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_result_path
-from cobalt.stage.rows import LARGEST_ROW, Digest, encode_json, parse_json, read_rows
+from cobalt.stage.rows import LARGEST_ROW, encode_json, parse_json, read_rows
 
 RecordId = str | int
 T = TypeVar("T")
@@ -43,13 +42,7 @@ def checked(described: TypeAdapter[T], value: object) -> T:
 
 
 def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
-    """Read the records of a file, in file order.
-
-    Args:
-        path: The file.
-        unfinished: The caller reads the file to continue it: a torn last line is left out. Otherwise a last line
-            without a newline is read like every other line, so that no record of an edited or cut input is dropped
-            silently.
+    """Read the records of a file, in file order; `unfinished` leaves out a last line that has no newline.
 
     Raises:
         UserError: the file cannot be read, a line is malformed, a record has no `id`, or an id occurs twice.
@@ -57,14 +50,10 @@ def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]
     return list(iterate_records(path, unfinished=unfinished))
 
 
-def iterate_records(path: Path, *, unfinished: bool = False, digest: Digest | None = None) -> Iterator[dict[str, Any]]:
-    """As `read_records`, but one record at a time, for files that do not fit into memory.
-
-    `digest` is updated with the bytes of the file while they are read, so that the file is read only once.
-    """
-    torn = _torn_bytes(path) if unfinished else 0
+def iterate_records(path: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
+    """As `read_records`, but one record at a time, for files that do not fit into memory."""
     first_seen: dict[RecordId, str] = {}
-    for place, record in read_rows(path, ignore_last_bytes=torn, digest=digest):
+    for place, record in read_rows(path, unfinished=unfinished):
         identifier = record.get("id")
         if not isinstance(identifier, str | int):
             raise UserError(f"{path}, {place}: field 'id' is missing or neither a string nor an integer")
@@ -91,8 +80,7 @@ class RecordFile:
         by mistake stays unchanged. A file that is empty when it is closed is removed.
 
         Raises:
-            UserError: the path is not one of a regular file, the folder cannot be written, another process writes the
-                file, or its content is not that of a result file.
+            UserError: the file cannot be written, another process writes it, or it is not a result file.
         """
         self.path = path
         self._appending = threading.Lock()
@@ -105,10 +93,9 @@ class RecordFile:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             lock(self._handle, path)
+            records = iterate_records(path, unfinished=True)
+            self.done: frozenset[RecordId] = frozenset(record["id"] for record in records)
             self._torn = _torn_bytes(path)
-            self.done: frozenset[RecordId] = frozenset(
-                record["id"] for record in iterate_records(path, unfinished=True)
-            )
         except BaseException:
             self._handle.close()
             raise
@@ -160,26 +147,24 @@ async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
 
 
 def sort_records(path: Path, order: Sequence[RecordId]) -> None:
-    """Rewrite a finished result file in the order of its input, atomically.
+    """Rewrite a finished result file in the order of its input, so that the same command leaves the same file.
 
-    Records are written in the order in which they finish, which differs from run to run. After sorting, the same
-    command leaves the same file. Records whose ids are not in `order` go to the end, in the order that they have; a
-    torn last line is left out.
+    Records whose ids are not in `order` go to the end, in the order that they have; a torn last line is left out.
 
     Raises:
         UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
     """
     position = {identifier: index for index, identifier in enumerate(order)}
-    places: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
+    lines_at: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
     with path.open("rb") as lines:
         begin = 0
         for line in lines:
             if not line.endswith(b"\n"):
                 break  # torn
-            places.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
+            lines_at.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
             begin += len(line)
-        ordered = sorted(places)
-        if ordered == places and begin == path.stat().st_size:
+        ordered = sorted(lines_at)
+        if ordered == lines_at and begin == path.stat().st_size:
             return
         with replacing(path) as handle:
             for _, begin in ordered:
@@ -188,22 +173,14 @@ def sort_records(path: Path, order: Sequence[RecordId]) -> None:
 
 
 def check_record_path(path: Path) -> None:
-    """Raise if no file of records can be written at a path, or if it could not be read again as what it is.
-
-    Raises:
-        UserError: see above.
-    """
+    """Raise UserError if no file of records can be written at a path, or none that is read again as one."""
     if path.suffix in (".gz", ".parquet"):
         raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
     check_result_path(path)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:
-    """The line of a record.
-
-    Raises:
-        UserError: the line has more bytes than are read.
-    """
+    """The line of a record; raises UserError if the line has more bytes than are read."""
     text = encode_json(record, ensure_ascii=False) + "\n"
     # A model's byte-level tokens can yield lone surrogates, which have no UTF-8 form.
     line = text.encode("utf-8", errors="replace")
@@ -216,12 +193,8 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
 
 def _torn_bytes(path: Path) -> int:
     """Number of bytes after the last newline of a file."""
-    try:
-        with path.open("rb") as handle:
-            size = os.fstat(handle.fileno()).st_size
-            if size == 0:  # which cannot be mapped
-                return 0
-            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return size - content.rfind(b"\n") - 1
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    torn = b""
+    with path.open("rb") as lines:
+        for line in lines:
+            torn = b"" if line.endswith(b"\n") else line
+    return len(torn)

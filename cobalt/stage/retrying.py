@@ -19,14 +19,10 @@ def retrying(
     longest_pause: float,
     retry: Callable[[BaseException], bool] = is_transient,
 ) -> tenacity.AsyncRetrying:
-    """Calls an async function until it returns, or raises what another attempt would not change, or too often.
+    """Calls an async function up to `attempts` times, while it raises an error for which `retry` holds.
 
-    Args:
-        attempts: Most calls; the last one's error is raised as it is.
-        first_pause: Upper end of the first pause in seconds. Pauses are drawn at random, so that callers that failed
-            together do not come back together; their upper end doubles each time.
-        longest_pause: Longest pause in seconds.
-        retry: Which errors are worth another attempt.
+    Pauses are drawn at random, so that callers that failed together do not come back together. Their upper end is
+    `first_pause` seconds, doubles each time, and stays at `longest_pause`. The last call's error is raised as it is.
     """
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception(retry),

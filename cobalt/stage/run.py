@@ -1,8 +1,6 @@
-"""How a stage runs: its settings, its result, and what it tells the user.
+"""How a stage runs. A stage is a function of its settings, a pydantic dataclass, that returns an `Outcome`.
 
-A stage is a function and one class of settings. The class is a pydantic dataclass, whose fields are the flags of the
-command and the Python API at once; the docstring of a field is its help. The function takes the settings and returns an
-`Outcome`. There are two kinds of result:
+The fields of the settings are the command's flags and the Python API at once. There are two kinds of result:
 
 - `Each` makes one record for each item, many at a time, and keeps what is finished: a run that was stopped goes on.
 - `whole` makes one file, or several that appear together: a run that was stopped leaves none and starts over.
@@ -20,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
+from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 import tyro
 
@@ -42,16 +40,12 @@ Result = TypeVar("Result")
 READ, WRITTEN = "read", "written"
 """Marks in the annotation of a field that names a file: the stage reads it, or writes it."""
 
-
 Input = Annotated[Path, tyro.conf.arg(aliases=["-i"]), READ]
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"]), WRITTEN]
 
 
 def Flag(name: str | None, *aliases: str, text: str | None = None) -> Any:  # noqa: N802 - stands in annotations
-    """The annotation of a field whose flag has another name than the field, or more names than one.
-
-    `text` is the description of an option that several stages have, in place of a docstring in each of them.
-    """
+    """The annotation of a field whose flag has another name, or several; `text` stands for the field's docstring."""
     return tyro.conf.arg(name=name, aliases=list(aliases), help=text)
 
 
@@ -62,24 +56,20 @@ OptionalFile = Annotated[Path | None, READ]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a stage did. The command prints it in this order.
-
-    Attributes:
-        summary: Counts by group and name; also in the manifest of the result. Printed as a table.
-        title: The title of that table.
-        tables: Further tables and lines.
-        wrote: The files that the stage wrote, and a score where there is one.
-        next: The command that comes next; None: nothing follows by itself.
-        failed: How many items failed, which running again retries. Above 0 the command says no more than the tables,
-            and exits with 1.
-    """
+    """What a stage did. The command prints it in this order."""
 
     summary: Summary = field(default_factory=dict)
+    """Counts by group and name; also in the manifest of the result. Printed as a table."""
     title: str = ""
+    """The title of that table."""
     tables: Sequence[Any] = ()
+    """Further tables and lines."""
     wrote: str = ""
+    """The files that the stage wrote, and a score where there is one."""
     next: str | None = None
+    """The command that comes next."""
     failed: int = 0
+    """Number of items that failed. Above 0 the command prints no more than the tables, and exits with 1."""
 
 
 def problems_made(summary: Summary, data_set: str, problems: Path) -> Outcome:
@@ -112,7 +102,6 @@ def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
     """Make a function of settings a stage: the files that these name are checked before it begins.
 
     The settings are its first argument. Those with a folder for results name the files in it by a property `results`.
-    A stage that judges takes a judge as its second argument; None: one in this process.
     """
 
     @functools.wraps(function)
@@ -125,14 +114,9 @@ def stage(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
 
 
 class Whole:
-    """Results that appear together when the block of `whole` ends.
-
-    Attributes:
-        summary: To be filled in the block; goes into the manifest of each result.
-    """
+    """Results that appear together when the block of `whole` ends; the block fills `summary` for their manifests."""
 
     def __init__(self, files: Mapping[Path, IO[bytes]]) -> None:
-        """Results by path, open for writing."""
         self.summary: dict[str, Any] = {}
         self._files = files
 
@@ -150,11 +134,6 @@ class Whole:
         """Append encoded records to a result; None: to the only one."""
         (self.file if path is None else self._files[path]).writelines(lines)
 
-    def flush(self) -> None:
-        """Raise what a full disk refuses while earlier results are still there."""
-        for file in self._files.values():
-            file.flush()
-
 
 @contextlib.contextmanager
 def whole(
@@ -169,10 +148,9 @@ def whole(
 
     Args:
         results: The files.
-        arguments: What decides the records, with the name of the stage as `stage`; see `open_manifest`.
+        arguments: As for `open_manifest`, with the name of the stage as `stage`.
         inputs: The files that the records are made from.
-        existing: What may be there already. "same": results of the same arguments and inputs, which are written
-            again. "own": any result of this stage, which is replaced.
+        existing: Which results are written again: "same": of the same arguments and inputs; "own": any of this stage.
         lines: Whether results are lines of JSON, which their names must not deny.
 
     Raises:
@@ -184,12 +162,14 @@ def whole(
         if existing == "own":
             check_replaceable(path, str(arguments["stage"]), inputs)
     with ExitStack() as stack:
-        made = Whole({path: stack.enter_context(replacing(path)) for path in paths})
+        files = {path: stack.enter_context(replacing(path)) for path in paths}
         if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
             for path in paths:
                 open_manifest(path, arguments, inputs)
+        made = Whole(files)
         yield made
-        made.flush()
+        for file in files.values():
+            file.flush()  # what a full disk refuses shows while the earlier results are still there
         for path in paths:
             if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
                 path.unlink(missing_ok=True)
@@ -200,11 +180,6 @@ def whole(
 
 def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
     """The summary of results that need not be made again; None: one of them is missing or has no summary.
-
-    Args:
-        results: The files.
-        arguments: As for `open_manifest`.
-        inputs: The files that the records are made from.
 
     Raises:
         UserError: a result was made with other arguments or data.
@@ -225,28 +200,15 @@ def errors_path(output_file: Path) -> Path:
 
 
 def check_concurrency(concurrency: int) -> None:
-    """Raise if concurrency is below 1, before anything else is done.
-
-    Raises:
-        UserError: `concurrency` is below 1.
-    """
+    """Raise UserError if concurrency is below 1."""
     if concurrency < 1:
         raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
-
-
-class Described(Protocol):
-    """A judge or an engine: a service whose description decides records."""
-
-    async def describe(self) -> Mapping[str, Any]:
-        """What decides the service's answers, JSON-able."""
-        ...
 
 
 class Each(RecordFile):
     """A result with one record for each item; what is finished is kept. Use it as a context manager.
 
-    Attributes:
-        arguments: What decides the records; more may be added before `make`.
+    More `arguments` may be added before `make`.
     """
 
     def __init__(
@@ -255,28 +217,23 @@ class Each(RecordFile):
         arguments: Mapping[str, Any],
         inputs: Sequence[Path] = (),
         *,
-        services: Mapping[str, Described] | None = None,
+        services: Mapping[str, Callable[[], Awaitable[Mapping[str, Any]]]] | None = None,
         circumstances: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open or create a result.
+        """Open or create a result; raises as `RecordFile`.
 
         Args:
             path: The result.
-            arguments: What decides the records, with the name of the stage as `stage`; see `open_manifest`.
-            inputs: The files that the records are made from.
-            services: Their descriptions are added to the arguments by these names. They are asked only if something is
-                left to do, so that a finished result needs no services.
+            arguments: As for `whole`.
+            inputs: As for `whole`.
+            services: By name, what asks an engine or a judge to describe itself, which is added to the arguments. They
+                are asked only if something is left to do, so that a finished result needs no services.
             circumstances: See `open_manifest`.
-
-        Raises:
-            UserError: as for `RecordFile`.
         """
         super().__init__(path)
         self.arguments = dict(arguments)
         self._inputs = inputs
         self._services, self._circumstances = services or {}, circumstances
-        self._order: list[RecordId] = []
-        self._failures: list[dict[str, Any]] = []
 
     def summary(self) -> Summary | None:
         """The summary of a result that is finished; see `finished`."""
@@ -292,17 +249,16 @@ class Each(RecordFile):
         description: str | None = None,
         only: frozenset[RecordId] | None = None,
     ) -> int:
-        """Do `work` for every item that the result does not hold yet, many at a time.
+        """Do `work` for every item that the result does not hold yet, `concurrency` at a time.
 
         An item on which a part of the system fails is written to `<result>.errors.jsonl` and left out of the result, so
         that running the same command again retries it; the others go on. The loss of a service ends the run, and so
         does a defect of the code: nothing is left out because of a defect.
 
         Args:
-            items: All items, in the order of the finished file. They are taken one at a time, when a worker is free,
-                and not kept.
+            items: All items, in the order of the finished file, taken when a worker is free.
             identify: The id of an item.
-            work: Makes the record of one item; the record's `id` must be the item's.
+            work: Makes the record of one item, with the item's id as `id`.
             concurrency: How many items are worked on at a time.
             description: Label of the progress bar; None: no bar.
             only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
@@ -311,15 +267,24 @@ class Each(RecordFile):
             How many items failed.
 
         Raises:
-            ServiceDown: a service is gone; what is finished is kept.
+            ServiceDown: a service is gone.
             UserError: the file was made with other arguments or data, holds ids that are not among the items, or cannot
-                be written, or an item cannot be read; what is finished is kept.
+                be written, or an item cannot be read.
         """
-        pending = self._pending(items, identify, only)
+        order: list[RecordId] = []
+        failures: list[dict[str, Any]] = []
+
+        def not_done() -> Iterator[Item]:
+            for item in items:
+                order.append(identify(item))
+                if order[-1] not in self.done and (only is None or order[-1] in only):
+                    yield item
+
+        pending = not_done()
         first = list(islice(pending, 1))
         services = self._services if first else {}
-        described = {name: dict(await service.describe()) for name, service in services.items()}
-        arguments = {**self.arguments, **described}
+        described = {name: dict(await describe()) for name, describe in services.items()}
+        arguments = self.arguments | described
         open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
         if self.done:
             logger.info("%s holds %d problems; resuming", self.path, len(self.done))
@@ -334,39 +299,25 @@ class Each(RecordFile):
                     raise
                 except InfrastructureError as error:
                     logger.error("problem %r failed: %s", identify(item), error)
-                    self._failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
+                    failures.append({"id": identify(item), "error": f"{type(error).__name__}: {error}"})
                 progress.update(1)
 
             try:
                 await work_on_all(chain(first, pending), work_and_keep, concurrency)
             finally:
-                _write_failures(errors_path(self.path), self._failures)
-        self._end(total)
-        return len(self._failures)
+                _write_failures(errors_path(self.path), failures)
+        self._end(order, len(failures))
+        return len(failures)
 
-    def _pending(
-        self, items: Iterable[Item], identify: Callable[[Item], RecordId], only: frozenset[RecordId] | None
-    ) -> Iterator[Item]:
-        for item in items:
-            identifier = identify(item)
-            self._order.append(identifier)
-            if identifier not in self.done and (only is None or identifier in only):
-                yield item
-
-    def _end(self, total: int | None) -> None:
-        unknown = self.done - set(self._order)
-        if unknown:
-            raise UserError(
-                f"{self.path} holds id {min(unknown, key=str)!r}, which the input does not have: name another output"
-                " file"
-            )
-        if self._failures:
-            logger.error(
-                "%d of %d problems failed (%s); run the same command again to retry them",
-                *(len(self._failures), total or len(self._order), errors_path(self.path)),
-            )
+    def _end(self, order: Sequence[RecordId], failed: int) -> None:
+        if unknown := self.done - set(order):
+            example = min(unknown, key=str)
+            raise UserError(f"{self.path} holds id {example!r}, which is not in the input: name another output file")
+        if failed:
+            words = "%d problems failed (%s); run the same command again to retry them"
+            logger.error(words, failed, errors_path(self.path))
         else:
-            sort_records(self.path, self._order)
+            sort_records(self.path, order)
 
 
 def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:

@@ -12,12 +12,8 @@ Item = TypeVar("Item")
 async def work_on_all(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
     """Call `work` with every item, `concurrency` at a time.
 
-    Items are taken in order, each when a worker is free, in a thread: an item that is slow to read holds up nobody who
-    is already at work.
-
-    Raises:
-        BaseException: what `items` or `work` raised first; the other calls are cancelled and awaited. An error that is
-            not the project's own, which is a bug, goes before one that is.
+    Items are taken in order, each when a worker is free, and read in a thread. What `items` or `work` raises first is
+    raised, bugs before the project's own errors; the other calls are cancelled and awaited.
     """
     source = iter(items)
     reading = asyncio.Lock()

@@ -108,14 +108,13 @@ class _Pieces:
         self._first: tuple[str, dict[ProblemId, str]] | None = None  # whose problems the second run must have
 
     def add_run(self, name: str, evaluation: Path, all_events: Sequence[HackingEvent]) -> str:
-        """Add a run, and return the digest of its file, which is read once."""
+        """Add a run, and return the digest of its file."""
         events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
         for event in all_events:
             events[event.problem].append(event)
         positions = {identifier: position for position, identifier in enumerate(self.problems)}
         problems: dict[ProblemId, str] = {}
-        digest = hashlib.sha256()
-        for group in read_evaluated(evaluation, digest=digest):
+        for group in read_evaluated(evaluation):
             identifier = group.problem.id
             problems[identifier] = problem_digest(group.problem)
             try:
@@ -137,7 +136,7 @@ class _Pieces:
             raise UserError(
                 f"{first[0]} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
             )
-        return digest.hexdigest()
+        return file_digest(evaluation)
 
 
 def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
