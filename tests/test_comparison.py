@@ -14,6 +14,7 @@ from cobalt.judge.calling import VALUE_MARK, canonical_json
 from cobalt.judge.comparison import outputs_match, values_match
 from cobalt.judge.grading import grade
 from cobalt.judge.sandbox.sandbox import Execution
+from cobalt.problems.problem import TestSuite
 
 STRIP = JudgeSettings()
 LINES = JudgeSettings(comparison="lines")
@@ -442,7 +443,8 @@ def test_grading_compares_values_only_where_a_function_was_called():
         stderr=b"",
     )
     returned = dataclasses.replace(run, stdout=VALUE_MARK + run.stdout)
-    assert grade(returned, "", "1", STRIP, "f")[0].kind is VerdictKind.PASSED
-    assert grade(returned, "", "2", STRIP, "f")[0].kind is VerdictKind.WRONG_ANSWER
-    assert grade(run, "", "1", STRIP)[0].kind is VerdictKind.WRONG_ANSWER
-    assert grade(run, "", "true", STRIP, "f")[0].kind is VerdictKind.RUNTIME_ERROR
+    called, read = TestSuite(("", ""), ("1", "2"), "f"), TestSuite(("",), ("1",))
+    assert grade(returned, called, 0, STRIP)[0].kind is VerdictKind.PASSED
+    assert grade(returned, called, 1, STRIP)[0].kind is VerdictKind.WRONG_ANSWER
+    assert grade(run, read, 0, STRIP)[0].kind is VerdictKind.WRONG_ANSWER
+    assert grade(run, called, 0, STRIP)[0].kind is VerdictKind.RUNTIME_ERROR

@@ -66,7 +66,8 @@ async def judged(code, *tests, **settings):
 
 def graded(output, expected, *, status=0, errors=b""):
     """Verdict and feedback of a run that ended by itself."""
-    return grade(Execution("exit", status, 0.1, 0.1, 1, len(output), output, errors), "in", expected, JudgeSettings())
+    run = Execution("exit", status, 0.1, 0.1, 1, len(output), output, errors)
+    return grade(run, TestSuite(("in",), (expected,)), 0, JudgeSettings())
 
 
 # --- rules kept to the letter

@@ -1,9 +1,6 @@
 """The budgets of a whole suite: of CPU time, and of time that its programs spend waiting."""
 
 import asyncio
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -36,20 +33,6 @@ def test_tests_beyond_a_suites_budget_of_waiting_are_not_run(concurrency):
 
 def test_cpu_time_does_not_count_as_waiting():
     assert set(kinds(COMPUTE, suite_wall_seconds=0.5, concurrency=2)) == {VerdictKind.PASSED}
-
-
-def test_a_suite_that_waits_for_a_processor_for_too_long_ends():
-    busy = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(busy, start_new_session=True) for _ in range(8 * (os.cpu_count() or 1))]
-    try:
-        results = kinds(COMPUTE, suite_wall_seconds=0.1, concurrency=1)  # 20 times this, for all tests together
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-    ran = results.count(VerdictKind.PASSED)
-    assert 0 < ran < 12  # a few seconds for each test of 0.3 s
-    assert results == [VerdictKind.PASSED] * ran + [VerdictKind.NOT_RUN] * (12 - ran)
 
 
 def test_there_is_a_budget_of_waiting_by_default_and_it_can_be_switched_off():

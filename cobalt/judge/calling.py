@@ -40,11 +40,6 @@ def _json_text(value: Any) -> str:
         return encode_json(value)
 
 
-def module_name(fn_name: str | None) -> str:
-    """The `__name__` of a program: where a function is called, its own main block does not run, as in the graders."""
-    return "__main__" if fn_name is None else "main"
-
-
 def call_driver_of(fn_name: str | None, asserts: bool = False) -> str:
     """The code that runs after a program and calls its function; "" where no function is called.
 

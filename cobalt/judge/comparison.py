@@ -106,17 +106,15 @@ def _equal_tokens(mine: str, theirs: str) -> bool:
 
 
 def _close_tokens(mine: str, theirs: str, absolute: float, relative: float) -> bool:
-    if not _ascii_number(mine + theirs):
+    if _equal_tokens(mine, theirs):
+        return True
+    whole = _WHOLE.fullmatch(mine) and _WHOLE.fullmatch(theirs)  # a tolerance is for what was rounded
+    if whole or not _ascii_number(mine + theirs):
         return False
-    if _WHOLE.fullmatch(mine) and _WHOLE.fullmatch(theirs):
-        return _equal_tokens(mine, theirs)  # a tolerance is for what was rounded
     try:
-        left, right = float(mine), float(theirs)
+        return _within(float(mine), float(theirs), absolute, relative)
     except ValueError:
         return False
-    if isfinite(left) and isfinite(right):
-        return _within(left, right, absolute, relative)
-    return _equal_tokens(mine, theirs)  # words, and numbers beyond a float's range
 
 
 def _ascii_number(text: str) -> bool:
@@ -127,7 +125,7 @@ def _ascii_number(text: str) -> bool:
 def _within(mine: float, theirs: float, absolute: float, relative: float) -> bool:
     difference = abs(mine - theirs)
     # Relative to the expected value, so that a wrong answer cannot widen its own tolerance.
-    return difference <= absolute or difference <= relative * abs(theirs)
+    return isfinite(mine) and isfinite(theirs) and difference <= max(absolute, relative * abs(theirs))
 
 
 def _integer(digits: str) -> int | Decimal:
@@ -176,4 +174,4 @@ def _close_numbers(mine: _Number, theirs: _Number, absolute: float, relative: fl
         left, right = float(mine), float(theirs)
     except OverflowError:  # an integer beyond a float's range, which matches only an equal one
         return False
-    return isfinite(left) and isfinite(right) and _within(left, right, absolute, relative)
+    return _within(left, right, absolute, relative)

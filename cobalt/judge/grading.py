@@ -13,34 +13,23 @@ from cobalt.judge.sandbox.isolation import PYTHON_HOME
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import Verdict, VerdictKind
+from cobalt.problems.problem import TestSuite
 
 # Feedback leaves out the folder of the standard library, which is a detail of the sandbox.
 _LIBRARY_PATH = re.compile(rf'"(?:{PYTHON_HOME}|/usr)/lib/python3\.\d+/')
 
 
-def grade(
-    run: Execution,
-    stdin: str,
-    expected: str,
-    settings: JudgeSettings,
-    fn_name: str | None = None,
-    asserts: bool = False,
-) -> tuple[Verdict, str]:
-    """The verdict of one execution, and its feedback text ("" if it passed).
+def grade(run: Execution, suite: TestSuite, index: int, settings: JudgeSettings) -> tuple[Verdict, str]:
+    """The verdict of one execution on a suite's test, and its feedback text ("" if it passed).
 
-    Args:
-        run: How the execution ended.
-        stdin: The test's input.
-        expected: The test's expected output.
-        settings: The limits, and the rule of comparison.
-        fn_name: The function that was called; outputs are then compared as JSON values. None: as texts.
-        asserts: Whether it is an assertion test, which passes here if its script has run to its end.
+    The values of an assertion test are not compared here: it passes if its script has run to its end.
     """
+    fn_name, stdin, expected = suite.fn_name, suite.inputs[index], suite.outputs[index]
     errors = _LIBRARY_PATH.sub('"', run.stderr.decode("utf-8", "replace"))
     returned = run.stdout.startswith(VALUE_MARK)
     if fn_name is not None and returned:
         run = dataclasses.replace(run, stdout=run.stdout.removeprefix(VALUE_MARK))
-    kind = _kind(run, errors, expected, settings, fn_name, asserts)
+    kind = _kind(run, errors, suite, expected, settings)
     if kind in (VerdictKind.PASSED, VerdictKind.WRONG_ANSWER) and fn_name is not None and not returned:
         kind, errors = VerdictKind.RUNTIME_ERROR, f"The program ended before {fn_name} returned a value."
     status = run.status if run.end == "exit" else None
@@ -61,15 +50,13 @@ def grade(
     return verdict, failure_text(kind, stdin, output, expected, errors, limits.get(kind, ""))
 
 
-def compile_error(message: str, stdin: str, settings: JudgeSettings) -> tuple[Verdict, str]:
+def compile_error(message: str, stdin: str) -> tuple[Verdict, str]:
     """The verdict and feedback of a test whose program does not compile."""
     verdict = Verdict(VerdictKind.COMPILE_ERROR)
     return verdict, failure_text(verdict.kind, stdin, "", "", message, "")
 
 
-def _kind(
-    run: Execution, errors: str, expected: str, settings: JudgeSettings, fn_name: str | None, asserts: bool
-) -> VerdictKind:
+def _kind(run: Execution, errors: str, suite: TestSuite, expected: str, settings: JudgeSettings) -> VerdictKind:
     # First, so that a program that ends by itself just above its limit gets the verdict of one that was stopped there.
     if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:
         return VerdictKind.TIME_LIMIT
@@ -82,7 +69,7 @@ def _kind(
     if run.status != 0:
         out_of_memory = errors.strip().rpartition("\n")[2].startswith("MemoryError")
         return VerdictKind.MEMORY_LIMIT if out_of_memory else VerdictKind.RUNTIME_ERROR
-    if asserts:
+    if suite.asserts:
         return VerdictKind.PASSED
-    match = outputs_match if fn_name is None else values_match
+    match = outputs_match if suite.fn_name is None else values_match
     return VerdictKind.PASSED if match(run.stdout, expected, settings) else VerdictKind.WRONG_ANSWER

@@ -266,11 +266,10 @@ async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError 
             index = None
         while index is not None:
             run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
-            suite = progress.suite
-            facts = (run, suite.inputs[index], suite.outputs[index], progress.settings, suite.fn_name, suite.asserts)
-            large = len(run.stdout) + len(suite.outputs[index]) > LARGE_OUTPUT
+            facts = (run, progress.suite, index, progress.settings)
+            large = len(run.stdout) + len(progress.suite.outputs[index]) > LARGE_OUTPUT
             graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
-            if suite.asserts:
+            if progress.suite.asserts:
                 graded = progress.keep_values(index, graded, run.stdout)
             progress.settle(index, graded, run)
             index = progress.take() if sandbox.healthy else None

@@ -4,7 +4,7 @@ import heapq
 from dataclasses import replace
 
 from cobalt.judge.asserting import returned_values
-from cobalt.judge.calling import call_driver_of, module_name
+from cobalt.judge.calling import call_driver_of
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.grading import compile_error
 from cobalt.judge.prelude import prelude_of
@@ -18,9 +18,6 @@ PAPER_LANES = 4
 
 # Bytes of what the calls of a suite's assertion tests may return together; they are in memory until the checks run.
 VALUES_BYTES = 32 << 20
-
-# A suite ends after this many times `suite_wall_seconds` in which its tests waited for a processor.
-LONGEST_STARVATION = 20
 
 Graded = tuple[Verdict, str]
 """A test's verdict and its feedback."""
@@ -37,15 +34,19 @@ class Progress:
         # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
         compared = {} if suite.comparison is None else {"comparison": suite.comparison}
         self.settings = settings.model_copy(update=compared)
-        driver = call_driver_of(suite.fn_name, suite.asserts)
-        before = prelude_of(suite, self.settings)
-        self.around = Around(*before, driver, module_name(suite.fn_name), suite.top_level_return)
+        self.around = Around(
+            *prelude_of(suite, self.settings),
+            call_driver_of(suite.fn_name, suite.asserts),
+            # Where a function is called, the program's own main block does not run, as in the graders.
+            "__main__" if suite.fn_name is None else "main",
+            suite.top_level_return,
+        )
         self._stop = stop
         self._waiting = list(range(len(suite) - 1, -1, -1))
-        # Of each finished test also the seconds in which it was idle, and in which it waited for a processor.
-        self._done: list[tuple[Graded, float, float] | None] = [None] * len(suite)
+        # Of each finished test also the seconds in which it was idle.
+        self._done: list[tuple[Graded, float] | None] = [None] * len(suite)
         # Sums over the finished tests at the start of the list, so that each test is counted once.
-        self._counted, self._cpu_spent, self._idle_spent, self._starved_spent = 0, 0.0, 0.0, 0.0
+        self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
         self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
@@ -67,8 +68,7 @@ class Progress:
 
     def settle(self, index: int, graded: Graded, run: Execution) -> None:
         """Record a test's outcome."""
-        starved = max(0.0, run.wall_seconds - run.idle_seconds - run.cpu_seconds)
-        self._done[index] = graded, run.idle_seconds, starved
+        self._done[index] = graded, run.idle_seconds
 
     def keep_values(self, index: int, graded: Graded, stdout: bytes) -> Graded:
         """Keep what the calls of an assertion test returned, up to `VALUES_BYTES` of a suite; returns its outcome."""
@@ -87,7 +87,7 @@ class Progress:
         """Record that the program does not compile."""
         self._waiting.clear()
         for index, stdin in enumerate(self.suite.inputs):
-            self._done[index] = compile_error(message, stdin, self.settings), 0.0, 0.0
+            self._done[index] = compile_error(message, stdin), 0.0
 
     def _cut(self) -> tuple[int, str] | None:
         """How many of the first tests count, and the feedback of the others; None while all finished ones count."""
@@ -95,10 +95,9 @@ class Progress:
             done = self._done[self._counted]
             if done is None:
                 return None
-            (verdict, _), idle, starved = done
+            (verdict, _), idle = done
             self._cpu_spent += verdict.cpu_seconds
             self._idle_spent += idle
-            self._starved_spent += starved
             heapq.heapreplace(self._lanes, self._lanes[0] + verdict.cpu_seconds + idle)
             self._counted += 1
             limit = self.settings.suite_seconds
@@ -117,8 +116,6 @@ class Progress:
             return f"the suite's budget of {cpu:g} s of CPU time was spent"
         if wall is not None and self._idle_spent > wall:
             return f"the suite's budget of {wall:g} s of waiting was spent"
-        if wall is not None and self._starved_spent > LONGEST_STARVATION * wall:
-            return f"the suite waited for a processor for longer than {LONGEST_STARVATION * wall:g} s"
         return None
 
     def result(self, *, queue_seconds: float, run_seconds: float) -> ExecResult:

@@ -224,7 +224,7 @@ def _compile(limits: dict[str, Any], source: bytes) -> tuple[str | None, list[ty
     if len(source) > limits["file_bytes"]:  # its process could not write the source to its folder
         return f"the program is larger than {limits['file_bytes']} bytes\n", []
     unlimited = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limits["cpu_seconds"]) + 1, unlimited[0][1][1]))
+    resource.setrlimit(resource.RLIMIT_CPU, (_cpu_limit(limits), unlimited[0][1][1]))
     resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], unlimited[1][1][1]))
     failure: BaseException | None = None
     codes: list[types.CodeType] = []

@@ -60,7 +60,7 @@ class SandboxCgroup:
     def add(self, pid: int) -> None:
         """Move a process into this cgroup; its later descendants start in it."""
         for folder in self._folders:
-            write_file(folder / "cgroup.procs", str(pid))
+            (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def raise_to(self, memory_bytes: int, processes: int) -> None:
         """As `limit`, but lower no limit: the kernel refuses a limit that is below what is in use."""
@@ -82,14 +82,14 @@ class SandboxCgroup:
 
     def _write_limits(self, memory: str, processes: str) -> None:
         if self._version == 2:
-            write_file(self._memory / "memory.max", memory)
+            (self._memory / "memory.max").write_text(memory, encoding="ascii")
             _write_if_there(self._memory / "memory.swap.max", "0")
         else:
             # The limit on memory and swap together may never be below the limit on memory.
             _write_if_there(self._memory / "memory.memsw.limit_in_bytes", "-1")
-            write_file(self._memory / "memory.limit_in_bytes", memory)
+            (self._memory / "memory.limit_in_bytes").write_text(memory, encoding="ascii")
             _write_if_there(self._memory / "memory.memsw.limit_in_bytes", memory)
-        write_file(self._pids / "pids.max", processes)
+        (self._pids / "pids.max").write_text(processes, encoding="ascii")
 
     def kills(self) -> int:
         """How many processes of this cgroup the kernel has killed because memory ran out."""
@@ -110,17 +110,13 @@ def find_place() -> Place | None:
     """A place where this process can make cgroups for sandboxes, by a trial; also removes those of dead judges."""
     for place in _candidates():
         _remove_leftovers(place)
-        try:
+        with contextlib.suppress(InfrastructureError):
             trial = SandboxCgroup(place)
-        except InfrastructureError:
-            continue
-        try:
-            trial.limit(1 << 30, 32)
-            return place
-        except InfrastructureError:
-            continue
-        finally:
-            trial.remove()
+            try:
+                trial.limit(1 << 30, 32)
+                return place
+            finally:
+                trial.remove()
     return None
 
 
@@ -133,12 +129,12 @@ def enter_delegated() -> bool:
     if own is None or own.name == _SUPERVISOR:
         return False
     try:
-        alone = _read(own / "cgroup.procs").split() == [str(os.getpid())]
+        alone = _words(own / "cgroup.procs") == {str(os.getpid())}
         if not alone or not _NEEDED.issubset(_words(own / "cgroup.controllers")):
             return False
         (own / _SUPERVISOR).mkdir(exist_ok=True)
-        write_file(own / _SUPERVISOR / "cgroup.procs", str(os.getpid()))
-        write_file(own / "cgroup.subtree_control", "+memory +pids")
+        (own / _SUPERVISOR / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+        (own / "cgroup.subtree_control").write_text("+memory +pids", encoding="ascii")
     except OSError:
         return False
     return True
@@ -163,7 +159,7 @@ def _gives_controllers(folder: Path, own: Path) -> bool:
         if _NEEDED.issubset(_words(folder / "cgroup.subtree_control")):
             return True
         if folder == own and _NEEDED.issubset(_words(folder / "cgroup.controllers")):
-            write_file(folder / "cgroup.subtree_control", "+memory +pids")
+            (folder / "cgroup.subtree_control").write_text("+memory +pids", encoding="ascii")
             return True
     except OSError:
         pass  # not writable for this user, or there are processes in it
@@ -200,11 +196,7 @@ def _remove_leftovers(place: Place) -> None:
 
 
 def _words(path: Path) -> set[str]:
-    return set(_read(path).split())
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="ascii")
+    return set(path.read_text(encoding="ascii").split())
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -214,16 +206,7 @@ def _read_lines(path: Path) -> list[str]:
         return []
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write to an existing file of the kernel by a single call."""
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
 def _write_if_there(path: Path, text: str) -> None:
     if path.exists():
         with contextlib.suppress(OSError):
-            write_file(path, text)
+            path.write_text(text, encoding="ascii")

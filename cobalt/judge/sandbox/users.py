@@ -8,8 +8,6 @@ import os
 import secrets
 from pathlib import Path
 
-from cobalt.judge.sandbox.cgroups import write_file
-
 PROGRAM_UID = 1000  # the user of programs inside, if the judge runs as root
 # No distribution assigns user ids from here to 2^31. An id is drawn from all of them, because judges in other
 # containers of the machine draw from the same.
@@ -33,7 +31,7 @@ def map_users(pid: int, spare: dict[str, range]) -> None:
     for kind, ids in spare.items():
         # In a small range, process ids differ more surely than drawn ones.
         own = ids[secrets.randbelow(_USERS) if len(ids) == _USERS else pid % len(ids)]
-        write_file(Path(f"/proc/{pid}/{kind}_map"), f"0 0 1\n{PROGRAM_UID} {own} 1\n")
+        Path(f"/proc/{pid}/{kind}_map").write_text(f"0 0 1\n{PROGRAM_UID} {own} 1\n", encoding="ascii")
 
 
 def pipes_of_a_test(sandboxes: int) -> int:
