@@ -4,7 +4,7 @@ r"""vLLM as a Ray Serve app.
         --name vllm_actor --route-prefix /vllm_actor
 
 Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`config=engine.yaml`); their names and
-defaults are in `cobalt.serving.engine_settings`.
+defaults are in `cobalt.serving.settings`.
 """
 
 import sys

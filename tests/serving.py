@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import uvicorn
@@ -97,3 +98,18 @@ def vllm_server(model, *options):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def listening(pids):
+    """The local addresses that processes listen at, in hexadecimal."""
+    inodes = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}

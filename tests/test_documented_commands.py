@@ -210,8 +210,7 @@ def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
 
 
 def check_service(words: list[str]) -> None:
-    from cobalt.serving.engine_settings import EngineServiceSettings
-    from cobalt.serving.judge_service_settings import ServiceSettings
+    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 
     if words[:2] != ["serve", "run"] or words[2] == "...":
         return

@@ -18,7 +18,7 @@ from support import ROOT, listening
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.serving.engine_app import EngineService, engine_api
-from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import ServiceDown
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]

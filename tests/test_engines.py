@@ -17,7 +17,7 @@ from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.episode.chat_template import end_of_turn
 from cobalt.serving import engine_app
-from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 CHAT = [{"role": "user", "content": "Print the square of a number."}]

@@ -99,9 +99,10 @@ def run_services(*arguments, **variables):
         (["--model", "{model}", "--engine", "no_key=1"], "no_key"),
         (["--model", "{model}"], "chat template"),
         (["--judge", "no_key=1"], "no_key"),
-        (["--judge", "comparison=none-such"], "comparison"),
+        (["--judge", "comparison=none-such", "--judge", "cpu_seconds=1"], "comparison"),
         (["--judge", "no_value"], "no_value"),
         (["--http_port", "99999"], "99999"),
+        (["--http_port", "0"], "http_port is 0"),
         (["no-such-command"], "no-such-command"),
     ],
 )

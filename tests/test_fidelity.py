@@ -40,7 +40,7 @@ from cobalt.selection.verl_rows import (
     convert_multi_turn,
     convert_single_turn,
 )
-from cobalt.serving.engine_settings import EngineServiceSettings
+from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 

@@ -7,7 +7,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -22,7 +21,7 @@ from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.wire import JudgeRequest
 from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
-from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import JsonMeasure, TooManyValues
 
@@ -49,22 +48,28 @@ def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1
     return Request(scope, receive)
 
 
+async def _read(guard: Guard, asked: Request) -> object:
+    async with guard.body(asked) as value:
+        return value
+
+
 def status(guard: Guard, asked: Request) -> int:
     try:
-        asyncio.run(guard.read(asked))
+        asyncio.run(_read(guard, asked))
     except Refused as refused:
         return refused.status_code
     return 200
 
 
-@pytest.mark.parametrize("client", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-def test_local_requests_need_no_token_where_none_is_set(client):
-    assert status(OPEN, request(client=client)) == 200
-
-
-@pytest.mark.parametrize("client", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", ""])
-def test_remote_requests_are_refused_where_no_token_is_set(client):
-    assert status(OPEN, request(client=client)) == 403
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [
+        *((local, 200) for local in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")),
+        *((remote, 403) for remote in ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", "")),
+    ],
+)
+def test_without_a_token_only_requests_from_this_machine_are_answered(client, expected):
+    assert status(OPEN, request(client=client)) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,12 +96,6 @@ def test_without_a_token_only_names_of_this_machine_are_answered(host, expected)
     assert status(OPEN, request(headers=headers)) == expected
     assert status(LOCKED, request(headers=[*headers, ("Authorization", f"Bearer {TOKEN}")])) == 200
     assert status(OPEN, request(headers=[("Host", "localhost"), *headers])) == expected
-    try:
-        OPEN.admit(request(headers=headers))
-        admitted = 200
-    except Refused as refused:
-        admitted = refused.status_code
-    assert admitted == expected
 
 
 @pytest.mark.parametrize(
@@ -226,19 +225,6 @@ def test_a_suite_in_a_string_has_the_same_limits():
     assert len(JudgeRequest.parse({"code": "", "test_cases": full}, max_tests=50).suite) == 50
 
 
-def test_a_body_that_does_not_arrive_in_time_is_refused():
-    asked = request()
-
-    async def receive():
-        await asyncio.sleep(0.02)
-        return {"type": "http.request", "body": b" ", "more_body": True}
-
-    asked._receive = receive
-    began = time.monotonic()
-    assert status(Guard(None, 1000, "X", max_seconds=0.3), asked) == 408
-    assert time.monotonic() - began < 20
-
-
 LARGE = json.dumps("x" * 90_000).encode()
 HELD = 8
 
@@ -250,13 +236,13 @@ async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered()
     @api.post("/")
     async def hold(request: Request):
         nonlocal arrived
-        await guard.read(request)
-        arrived += 1
-        await answer.wait()
+        async with guard.body(request):
+            arrived += 1
+            await answer.wait()
 
     @api.post("/small")
     async def small(request: Request):
-        await guard.read(request)
+        await _read(guard, request)
 
     async def chunked():
         yield LARGE
@@ -308,7 +294,8 @@ longest = 0.0
 
 @api.post("/")
 async def judge(request: Request):
-    return len(JudgeRequest.parse(await guard.read(request), max_tests=10_000).suite)
+    async with guard.body(request) as payload:
+        return len(JudgeRequest.parse(payload, max_tests=10_000).suite)
 
 @api.get("/state")
 async def state():
@@ -374,7 +361,7 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
 
     @api.post("/")
     async def fail(request: Request):
-        kind = await LOCKED.read(request)
+        kind = await _read(LOCKED, request)
         raise {"user": UserError("u"), "infrastructure": InfrastructureError("i")}[kind]
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -454,45 +441,51 @@ def half(share: float) -> str:
     return base64.b64encode(b"x" * int(share * FILE_BYTES)).decode()
 
 
+REFUSED = [
+    ({}, "'code'"),
+    ({"code": "", "language": "cpp"}, "'language'"),
+    ({"code": "", "fetch_files": ["x"]}, "'fetch_files'"),
+    ({"code": "", "run_timeout": 21}, "'run_timeout'"),
+    ({"code": "", "files": {"../x": ""}}, "'../x'"),
+    ({"code": "", "files": {"/etc/x": ""}}, "'/etc/x'"),
+    ({"code": "", "files": {"a": "", "a/b": ""}}, "below another file"),
+    ({"code": "", "files": {"a": "", "a/.": ""}}, "twice"),
+    ({"code": "", "files": {"main.py": ""}}, "main.py"),
+    ({"code": "", "files": {"x": "%"}}, "base64"),
+    ({"code": "#" * FILE_BYTES}, "'code'"),
+    ({"code": "#" * (FILE_BYTES // 2), "files": {"x": half(0.4)}}, "'files'"),
+    ({"code": "", "files": {str(n): "" for n in range(1001)}}, "1000 files"),
+]
+"""Requests that are refused, and what the message names."""
+
 MALFORMED = [
     [],
     None,
-    {},
     {"code": 1},
-    {"code": ["print(1)"]},
     {"code": "", "stdin": 5},
-    {"code": "", "run_timeout": "soon"},
     {"code": "", "run_timeout": -1},
     {"code": "", "run_timeout": 10**400},
     {"code": "", "run_timeout": float("nan")},
-    {"code": "", "run_timeout": float("inf")},
-    {"code": "", "run_timeout": 21},
-    {"code": "", "compile_timeout": float("inf")},
     {"code": "", "compile_timeout": float("nan")},
     {"code": "", "memory_limit_MB": float("nan")},
     {"code": "", "memory_limit_MB": 1e300},
-    {"code": "", "memory_limit_MB": "much"},
     {"code": "", "files": []},
-    {"code": "", "files": {"x": 1}},
     {"code": "", "files": {"x": {"y": ""}}},
     {"code": "", "files": {"": ""}},
     {"code": "", "files": {".": ""}},
     {"code": "", "files": {"a\0b": ""}},
     {"code": "", "files": {"a" * 201: ""}},
-    {"code": "#" * FILE_BYTES},
-    {"code": "#" * (FILE_BYTES // 2), "files": {"x": half(0.4)}},
-    {"code": "", "files": {str(n): "" for n in range(1001)}},
 ]
 
 
 @pytest.mark.sandbox
 async def test_a_malformed_request_costs_no_sandbox():
     async with LocalJudge(JudgeSettings(**SMALL)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        for payload in MALFORMED:
+        route = sandbox_fusion.RunCode(judge, 20)
+        for payload, words in [*REFUSED, *((payload, "") for payload in MALFORMED)]:
             with pytest.raises(UserError) as caught:
                 await route.answer(payload)
-            assert "\n" not in str(caught.value)
+            assert words in str(caught.value) and "\n" not in str(caught.value)
         for strange in (
             {"code": "print(1)", "run_timeout": 1e-300},
             {"code": "print(1)", "memory_limit_MB": 10**100, "compile_timeout": 1e300},
@@ -505,84 +498,29 @@ async def test_a_malformed_request_costs_no_sandbox():
         assert judge.restarts == 0
 
 
-class Clock:
-    """Makes the clients of a route impatient, and its claims short-lived."""
-
-    def __init__(self, monkeypatch, *, patience: float, claim: float) -> None:
-        monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: patience))
-        monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", claim)
-
-
-SLEEP = {"code": "import time, random\ntime.sleep(1)\nprint(random.random())", "run_timeout": 5}
-
-
 @pytest.mark.sandbox
-async def test_a_program_keeps_its_place_until_its_client_asks_again(monkeypatch):
-    Clock(monkeypatch, patience=0.3, claim=10)
+async def test_a_program_goes_on_until_its_client_asks_again_and_is_no_other_clients(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
+    slow = {"code": "import time\ntime.sleep(1)\nprint(7)", "compile_timeout": 0.3, "run_timeout": 5}
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        answers = []
+        route, answers = sandbox_fusion.RunCode(judge, 20), []
         while not answers:
-            try:
-                answers.append(await route.answer(SLEEP))
-            except InfrastructureError:
-                assert len(answers) == 0
-        assert answers[0]["status"] == "Success"
-        # It is one client's result, and no other's: the same program is run again for the next.
+            with contextlib.suppress(InfrastructureError):
+                answers.append(await route.answer(slow))
+        assert answers[0]["run_result"]["stdout"] == "7\n"
         with pytest.raises(InfrastructureError):
-            await route.answer(SLEEP)
-        assert judge.restarts == 0
-
-
-@pytest.mark.sandbox
-async def test_a_place_is_kept_from_the_last_time_that_its_client_went(monkeypatch):
-    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.run_timeout))
-    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 1.0)
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-
-        def asked(code: str, patience: float) -> asyncio.Task:
-            return asyncio.create_task(route.answer({"code": code, "run_timeout": patience}))
-
-        asked("import time\ntime.sleep(2.5)", 20)
-        ours = asked("print(7)", 0.6)
-        behind = asked("import time\ntime.sleep(4)", 20)
-        with pytest.raises(InfrastructureError):
-            await ours
-        while True:  # the first claim is due after the client has gone for the second time
-            await asyncio.sleep(0.3)  # as long as the client pauses
-            try:
-                answer = await asked("print(7)", 0.6)
-                break
-            except InfrastructureError:
-                continue
-        assert answer["run_result"]["stdout"] == "7\n"
-        assert not behind.done()
-        await behind
-
-
-@pytest.mark.sandbox
-async def test_a_place_that_nobody_comes_back_for_is_given_up_without_harm_to_a_sandbox(monkeypatch):
-    Clock(monkeypatch, patience=0.05, claim=0.2)
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        asked = [route.answer({"code": f"import time\ntime.sleep(1)\nprint({n})"}) for n in range(20)]
-        assert all(
-            isinstance(item, InfrastructureError) for item in await asyncio.gather(*asked, return_exceptions=True)
-        )
-        Clock(monkeypatch, patience=10, claim=10)
-        # Twenty seconds of programs lie before it, all but the first without anybody who waits for them.
-        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+            await route.answer(slow)
+        patient = {"code": "print(8)", "compile_timeout": 20}
+        assert (await route.answer(patient))["run_result"]["stdout"] == "8\n"
         assert judge.restarts == 0
 
 
 @pytest.mark.sandbox
 async def test_a_client_that_goes_away_costs_no_sandbox():
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, max_run_seconds=20, max_request_seconds=60)
-        asked = asyncio.create_task(route.answer(SLEEP))
-        while judge._idle.qsize():  # noqa: ASYNC110 - nobody is told when a sandbox is taken
-            await asyncio.sleep(0.01)
+        route = sandbox_fusion.RunCode(judge, 20)
+        asked = asyncio.create_task(route.answer({"code": "import time\ntime.sleep(1)"}))
+        await asyncio.sleep(0.5)  # until it has a sandbox
         asked.cancel()
         assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
         assert judge.restarts == 0

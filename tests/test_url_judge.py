@@ -21,7 +21,7 @@ from cobalt.judge.url_judge import UrlJudge
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, digest_of, suite_bytes
 from cobalt.problems.problem import TestSuite
 from cobalt.serving.judge_app import JudgeService, judge_api
-from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 TOKEN = "a-token-of-decent-length"

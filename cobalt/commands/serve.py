@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from cobalt.engine.model_name import model_name
-from cobalt.serving.children import check_settings, variables
+from cobalt.serving.children import check_settings, ending, variables
 from cobalt.serving.services import ServiceFlags, first_to_end
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.serve_state import ServeState, recorded_state
@@ -43,17 +43,11 @@ def main(arguments: Arguments) -> int:
         except KeyboardInterrupt:
             return 0
     assert died is not None
-    raise InfrastructureError(f"{died.end()}: start the services again")
+    raise InfrastructureError(f"{ending(died)}: start the services again")
 
 
 def explanation(state: ServeState, name: str, *, token: bool) -> str:
-    """What `cobalt serve` prints when the services answer.
-
-    Args:
-        state: The services.
-        name: The model's name on OpenAI's routes; "" without an engine.
-        token: Whether requests to the engine need its token.
-    """
+    """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
     url = state.variables.get("COBALT_ENGINE_URL", "")
     engine = [
         f"engine  {url}  ({state.model}, served as {name})",

@@ -178,7 +178,7 @@ class ForeignServer:
         return Completion(text=self._clean(content), finish_reason=reason, cached_tokens=cached, **counts)
 
     async def _send(self, body: Mapping[str, Any]) -> str:
-        answer = await self._servers.request("POST", "/v1/chat/completions", content=encode(body), accept=(400,))
+        answer = await self._servers.post("/v1/chat/completions", encode(body), accept=(400,))
         if answer.status_code != 400:
             return answer.text
         reason = reason_of(answer)

@@ -114,7 +114,7 @@ class _App:
 
     async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
         body = encode({"messages": list(conversation)} | settings.model_dump())
-        answer = await self._servers.request("POST", "/", content=body)
+        answer = await self._servers.post("/", body)
         try:
             return [Completion.model_validate(item) for item in json.loads(answer.content)["completions"]]
         except (ValueError, LookupError, TypeError) as error:

@@ -143,8 +143,6 @@ class LocalJudge:
         stdin: str,
         limits: JudgeSettings,
         files: Mapping[str, str] | None = None,
-        *,
-        begun: asyncio.Event | None = None,
     ) -> Execution | str:
         """Run a program once under limits of its own, without a verdict.
 
@@ -153,7 +151,6 @@ class LocalJudge:
             stdin: Standard input.
             limits: The program's limits; isolation, interpreter and packages stay those of this judge.
             files: Files for the program's folder: contents in base64, by relative path.
-            begun: Set when the program has a sandbox.
 
         Returns:
             How the execution ended, or the compiler's message if the program does not compile.
@@ -166,8 +163,6 @@ class LocalJudge:
             attempt += 1
             try:
                 async with self._borrowed() as sandbox:
-                    if begun is not None:
-                        begun.set()
                     return await _execute(sandbox, code, stdin, limits, files)
             except InfrastructureError:
                 if attempt == ATTEMPTS or not self._open:

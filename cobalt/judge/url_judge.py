@@ -74,7 +74,7 @@ class UrlJudge:
             return b'%b"test_cases":%b}' % (head, suite_bytes(suite))
 
         for _ in range(_UNKNOWN_IN_A_ROW):
-            answer = await self._servers.request("POST", "/", content=body, accept=(409,))
+            answer = await self._servers.post("/", body, accept=(409,))
             if answer.status_code != 409:
                 self._known[server].add(digest)
                 return _result(answer.content)

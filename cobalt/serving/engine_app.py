@@ -1,8 +1,4 @@
-"""The engine as an HTTP app: its own route, OpenAI's routes, and what operators ask for. Who hosts it does not matter.
-
-`EngineService` has the engine and its lifetime, `engine_api` the routes of one. `cobalt serve` runs the app under
-uvicorn, and Ray Serve runs it in replicas (`vllm_engine_actor.py`).
-"""
+"""The engine as an HTTP app: `engine_api` of an `EngineService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,17 +7,16 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.episode import Message
-from cobalt.serving.disconnect import while_connected
-from cobalt.serving.engine_settings import EngineServiceSettings
-from cobalt.serving.http_guard import Guard, Refused, field_error, within
+from cobalt.serving.http_guard import Guard, parsed, while_connected, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.serving.service_api import service_api
+from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import UserError
 
 
@@ -42,9 +37,7 @@ class EngineService:
         log: See `VllmEngine`.
 
     Attributes:
-        engine: The engine.
         private: Whether nobody else can join the Ray cluster that hosts the app; the host sets it.
-        guard: Who may send requests, and how large they may be.
         openai: OpenAI's routes, from `open` on.
     """
 
@@ -73,12 +66,7 @@ class EngineService:
         await self.engine.__aexit__()
 
     async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Continue one conversation; returns `n` completions as mappings (see `Completion`).
-
-        Args:
-            conversation: Messages with `role` and `content`.
-            settings: Fields of `GenerationSettings`.
-        """
+        """Continue one conversation with fields of `GenerationSettings`; returns completions as mappings."""
         completions = await self.engine.generate(conversation, GenerationSettings(**settings))
         self._metrics.observe(completions)
         return [completion.model_dump() for completion in completions]
@@ -123,8 +111,10 @@ def engine_api(service: EngineService) -> FastAPI:
     @api.post("/")
     async def generate(request: Request) -> JSONResponse:
         """`POST` a `GenerateRequest` as JSON; the answer has `responses` and the full `completions`."""
-        async with within(service.settings.max_request_seconds):
-            body = _generate_request(await service.guard.read(request), service.settings.max_completions)
+        async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
+            body = parsed(GenerateRequest, payload)
+            if body.n > service.settings.max_completions:
+                raise UserError(f"field 'n': more than {service.settings.max_completions} (max_completions)")
             messages: Any = body.messages
             settings = body.model_dump(exclude={"messages"})
             completions = await while_connected(request, service.generate(messages, settings))
@@ -149,15 +139,3 @@ def _add_openai_routes(api: FastAPI, service: EngineService) -> None:
     async def chat(request: Request) -> Response:
         """Continue a conversation, in OpenAI's form."""
         return await service.openai.chat(request)
-
-
-def _generate_request(payload: object, most: int) -> GenerateRequest:
-    if not isinstance(payload, dict):
-        raise Refused(400, "the body must be one JSON object")
-    try:
-        body = GenerateRequest.model_validate(payload)
-    except ValidationError as error:
-        raise field_error(error) from None
-    if body.n > most:
-        raise UserError(f"field 'n': more than {most} (max_completions)")
-    return body

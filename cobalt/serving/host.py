@@ -140,12 +140,12 @@ def _api(name: str, settings: Mapping[str, Any]) -> Any:
     """The FastAPI app of a service with these settings."""
     if name == "judge":
         from cobalt.serving.judge_app import JudgeService, judge_api
-        from cobalt.serving.judge_service_settings import ServiceSettings
+        from cobalt.serving.settings import ServiceSettings
 
         return judge_api(JudgeService(ServiceSettings.from_mapping(settings, os.environ)))
     from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
     from cobalt.serving.engine_app import EngineService, engine_api
-    from cobalt.serving.engine_settings import EngineServiceSettings
+    from cobalt.serving.settings import EngineServiceSettings
     from cobalt.stage.settings import read_settings
 
     return engine_api(EngineService(read_settings(EngineServiceSettings, settings, os.environ, ENVIRONMENT_PREFIX)))

@@ -1,27 +1,24 @@
-"""The HTTP checks that all Ray Serve apps share: who may send requests, how large they may be, how errors are answered.
+"""The HTTP checks that all apps share: who may send requests, how large they may be, how errors are answered.
 
-If a token is set, a request needs it; if not, the request must come from the machine itself, and ask for it by a name
-of its own. Requests of web pages are refused. The body must be strict UTF-8 JSON. Its bytes, its values, its depth and
-the time in which it arrives have limits, and so have the bytes of all bodies that a replica holds. `guarded_api` makes
-the FastAPI application that an app adds its routes to. Only apps import this module, because it imports FastAPI.
+`guarded_api` makes the FastAPI application that an app adds its routes to; `Guard` admits requests and reads their
+bodies. Only apps import this module, because it imports FastAPI.
 """
 
 import asyncio
 import contextlib
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from cobalt.serving.http_settings import HttpSettings
+from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
 from cobalt.stage.rows import decode_json
@@ -35,7 +32,9 @@ _BODIES_HELD = 8  # bodies that a replica holds at a time
 _HELD_BODY = 16 * 2**20  # bytes up to which so many bodies have room; a longer one has it alone
 _SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
-_ANSWERED = "cobalt.answered"  # in a request's scope: what is to be done when it has been answered
+
+Result = TypeVar("Result")
+Model = TypeVar("Model", bound=BaseModel)
 
 TOO_DEEP = "a field is nested too deeply"
 
@@ -57,7 +56,7 @@ def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     of Python is answered 400.
     """
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
-    api.add_middleware(_AroundRequests)
+    api.add_middleware(_with_own_address)
 
     @api.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
@@ -75,21 +74,15 @@ def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     return api
 
 
-class _AroundRequests:
-    """Gives back what a request has held when it has been answered or given up.
+def _with_own_address(app: ASGIApp) -> ASGIApp:
+    """Serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`."""
 
-    It also serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`.
-    """
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
+            scope = {**scope, "path": f"{scope['path']}/"}
+        await app(scope, receive, send)
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with contextlib.AsyncExitStack() as answered:
-            scope = {**scope, _ANSWERED: answered}
-            if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
-                scope["path"] += "/"
-            await self._app(scope, receive, send)
+    return serve
 
 
 @contextlib.asynccontextmanager
@@ -105,56 +98,76 @@ async def within(seconds: float) -> AsyncIterator[None]:
         raise late
 
 
-def field_error(error: ValidationError) -> UserError:
-    """The first error of a malformed body as a sentence that names the field."""
-    first = error.errors()[0]
-    return UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}")
+def parsed(kind: type[Model], payload: object) -> Model:
+    """A decoded body as a model.
+
+    Raises:
+        UserError: the body is not an object, or a field is wrong; the message names the first.
+    """
+    if not isinstance(payload, dict):
+        raise UserError("the body must be one JSON object")
+    try:
+        return kind.model_validate(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
 
 
-class _Budget:
-    """A number of bytes that requests share."""
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled when the client closes its connection.
 
-    def __init__(self, most: int) -> None:
-        self._free = most
-        self._changed = asyncio.Condition()
+    Call it when the request's body has been read: uvicorn itself goes on with a request whose client has gone.
 
-    async def take(self, amount: int) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: amount <= self._free)
-            self._free -= amount
+    Raises:
+        Refused: the client has gone, so that nobody reads the answer.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Refused(400, "the client has closed the connection")
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+        await asyncio.wait((task, gone))
 
-    async def give_back(self, amount: int) -> None:
-        self._free += amount  # first, because the rest may be cancelled
-        async with self._changed:
-            self._changed.notify_all()
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
-@dataclass(frozen=True, slots=True)
 class Guard:
     """The checks of one app.
 
-    A replica holds at most eight bodies of the largest size, from their first byte to the answer, and of bodies above
-    16 MiB as many as fit into 128 MiB, or one. A body that does not declare its length counts as the longest until it
-    has arrived. A request that finds no room waits for it, up to `max_seconds`. Bodies of up to 64 KiB do not count.
+    If a token is set, a request needs it; if not, the request must come from the machine itself and ask for it by a
+    name of its own. Requests of web pages are refused. A replica holds at most eight bodies of the largest size, from
+    their first byte to the answer, and of bodies above 16 MiB as many as fit into 128 MiB, or one. A body that does not
+    declare its length counts as the longest until it has arrived. Bodies of up to 64 KiB do not count.
 
-    Attributes:
+    Args:
         token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine
             need no token, and all others are refused.
         max_bytes: Longest body, in bytes.
         variable: The environment variable that sets the token, for messages.
         max_values: Largest number of JSON values in a body.
-        max_seconds: Longest time in which a body must arrive, in seconds.
+        max_seconds: Longest time in which a body must find room, and then arrive, in seconds.
     """
 
-    token: str | None
-    max_bytes: int
-    variable: str
-    max_values: int = MOST_VALUES
-    max_seconds: float = 30.0
-    _held: _Budget = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_held", _Budget(max(self.max_bytes, _BODIES_HELD * min(self.max_bytes, _HELD_BODY))))
+    def __init__(
+        self,
+        token: str | None,
+        max_bytes: int,
+        variable: str,
+        max_values: int = MOST_VALUES,
+        max_seconds: float = 30.0,
+    ) -> None:
+        self._token, self._max_bytes, self._variable = token, max_bytes, variable
+        self._max_values, self._max_seconds = max_values, max_seconds
+        self._free = max(max_bytes, _BODIES_HELD * min(max_bytes, _HELD_BODY))
+        self._changed = asyncio.Condition()
 
     @classmethod
     def of(cls, settings: HttpSettings, prefix: str, max_values: int = MOST_VALUES) -> Self:
@@ -162,8 +175,9 @@ class Guard:
         token = settings.token.get_secret_value() if settings.token is not None else None
         return cls(token, settings.max_request_bytes, prefix + "TOKEN", max_values, settings.max_body_seconds)
 
-    async def read(self, request: Request) -> Any:
-        """The JSON value in a request's body.
+    @contextlib.asynccontextmanager
+    async def body(self, request: Request) -> AsyncIterator[Any]:
+        """The JSON value in a request's body; the block makes the answer.
 
         Raises:
             Refused: 403 for a request of a web page, or, if no token is set, of another machine or for another host;
@@ -173,67 +187,73 @@ class Guard:
         """
         self.admit(request)
         declared = request.headers.get("content-length", "")
-        length = int(declared[:20]) if declared.isascii() and declared.isdecimal() else self.max_bytes
-        if length > self.max_bytes:
+        length = int(declared[:20]) if declared.isascii() and declared.isdecimal() else self._max_bytes
+        if length > self._max_bytes:
             raise self._too_long()
         held = length if length > _SMALL_BODY else 0
         try:
-            async with asyncio.timeout(self.max_seconds):
-                await self._held.take(held)
+            async with asyncio.timeout(self._max_seconds), self._changed:
+                await self._changed.wait_for(lambda: held <= self._free)
+                self._free -= held
         except TimeoutError:
             raise Refused(503, "other requests have too many bytes in flight: try again") from None
-        async with contextlib.AsyncExitStack() as reading:
-            # Until the request has been answered, or, outside an app of `guarded_api`, until it has been read.
-            request.scope.get(_ANSWERED, reading).push_async_callback(lambda: self._held.give_back(held))
-            body = await self._body(request)
+        try:
+            body = await self._read(request)
             spare = max(0, held - len(body))  # of a body that does not declare its length
             held -= spare
-            await self._held.give_back(spare)
-            return await _decoded(body)
+            await self._give_back(spare)
+            yield await _decoded(body)
+        finally:
+            await self._give_back(held)
+
+    async def _give_back(self, amount: int) -> None:
+        self._free += amount  # first, because the rest may be cancelled
+        async with self._changed:
+            self._changed.notify_all()
 
     def admit(self, request: Request) -> None:
         """Check only who sends a request.
 
         Raises:
-            Refused: 403 or 401, as for `read`.
+            Refused: 403 or 401, as for `body`.
         """
         # A browser sends at least one of the two headers with a page's POST; programs send neither.
         if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
             raise Refused(403, "requests from web pages are not answered")
-        if self.token is None:
+        if self._token is None:
             if not all(map(_is_loopback_name, request.headers.getlist("host"))):
                 raise Refused(
                     403,
                     "without a token only requests to localhost are answered, and this one is for another host (its"
-                    f" header Host): set a token for the app ({self.variable})",
+                    f" header Host): set a token for the app ({self._variable})",
                 )
             if not _from_this_machine(request):
                 raise Refused(
                     403,
-                    f"requests from other machines need a token: set one for the app ({self.variable}), and send it as"
+                    f"requests from other machines need a token: set one for the app ({self._variable}), and send it as"
                     " `Authorization: Bearer TOKEN`",
                 )
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token.encode()):
             raise Refused(401, "the token is missing or wrong: send it as `Authorization: Bearer TOKEN`")
 
     def _too_long(self) -> Refused:
-        return Refused(413, f"the body is longer than {self.max_bytes} bytes (max_request_bytes)")
+        return Refused(413, f"the body is longer than {self._max_bytes} bytes (max_request_bytes)")
 
-    async def _body(self, request: Request) -> bytes:
+    async def _read(self, request: Request) -> bytes:
         """The body, read only as far as it keeps to the limits, whatever length it declares."""
         body = bytearray()
-        measure = JsonMeasure(self.max_values, MOST_LEVELS)
+        measure = JsonMeasure(self._max_values, MOST_LEVELS)
         try:
-            async with asyncio.timeout(self.max_seconds):
+            async with asyncio.timeout(self._max_seconds):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > self.max_bytes:
+                    if len(body) > self._max_bytes:
                         raise self._too_long()
                     measure.add(piece)
         except TimeoutError:
-            raise Refused(408, f"the body did not arrive within {self.max_seconds:g} s (max_body_seconds)") from None
+            raise Refused(408, f"the body did not arrive within {self._max_seconds:g} s (max_body_seconds)") from None
         except ClientDisconnect:
             raise Refused(400, "the body ended early") from None
         except TooManyValues as error:

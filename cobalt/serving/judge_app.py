@@ -1,9 +1,7 @@
 """The judge as an HTTP app: `judge_api` of a `JudgeService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve.
 
 `POST /` takes a judge request (`cobalt.judge.wire`), `POST /run_code` one in SandboxFusion's format
-(`cobalt.serving.sandbox_fusion`). `GET /describe` answers with the settings that decide verdicts, `GET /metrics` with
-counts for Prometheus, and `GET /health` with nothing but that the app answers. `LocalJudge` does the judging, and
-`serving.http_guard` decides who may ask.
+(`cobalt.serving.sandbox_fusion`); for the routes of operators see `service_api`.
 """
 
 import dataclasses
@@ -22,8 +20,8 @@ from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, within
-from cobalt.serving.judge_service_settings import ServiceSettings
 from cobalt.serving.service_api import service_api
+from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
@@ -36,8 +34,8 @@ class JudgeService:
         settings: The judge's settings and the limits of requests. Those of a deployment (replicas) count for its host.
 
     Attributes:
-        private: Whether only the user's own processes reach the host other than by the guarded routes. The host sets
-            it. Where it is False, every result and the description have `"private": false`.
+        private: Whether only the user's own processes reach the host other than by the guarded routes; the host sets
+            it.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -45,9 +43,7 @@ class JudgeService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
-        self.run_code = sandbox_fusion.RunCode(
-            self._judge, max_run_seconds=settings.max_run_seconds, max_request_seconds=settings.max_request_seconds
-        )
+        self.run_code = sandbox_fusion.RunCode(self._judge, settings.max_run_seconds)
         self._suites = Suites()
         self._metrics = _Metrics()
 
@@ -70,10 +66,7 @@ class JudgeService:
         """Nothing: broken sandboxes are replaced, and a judge whose process lives can answer."""
 
     async def judge(self, payload: object) -> dict[str, Any]:
-        """Judge one program; returns `ExecResult.to_record()`.
-
-        Args:
-            payload: A judge request; see `cobalt.judge.wire`.
+        """Judge one program, a request of `cobalt.judge.wire`; returns `ExecResult.to_record()`.
 
         Raises:
             UserError: a field is missing, malformed, unknown or over a limit; the message names the field.
@@ -140,14 +133,14 @@ def judge_api(service: JudgeService) -> FastAPI:
 
     @api.post("/")
     async def judge(request: Request) -> JSONResponse:
-        async with within(service.settings.max_request_seconds):
-            return JSONResponse(await service.judge(await service.guard.read(request)))
+        async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
+            return JSONResponse(await service.judge(payload))
 
     @api.post(f"/{sandbox_fusion.PATH}")
     async def run_code(request: Request) -> JSONResponse:
         try:
-            async with within(service.settings.max_request_seconds):
-                return JSONResponse(await service.run_code.answer(await service.guard.read(request)))
+            async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
+                return JSONResponse(await service.run_code.answer(payload))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 

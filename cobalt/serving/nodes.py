@@ -15,17 +15,7 @@ JUDGE_RESOURCE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node.
-
-    Attributes:
-        id: Ray's name for it.
-        host: Its host name.
-        address: The IP address by which the other nodes reach it.
-        cpus: The number of CPUs that Ray counts there, which is what its `ray start` says.
-        gpus: The number of GPUs that Ray counts there.
-        judge: The amount of the resource `judge`.
-        object_store: Bytes of shared memory for Ray's objects.
-    """
+    """A living node, with the CPUs and GPUs that Ray counts there, and its amount of the resource `judge`."""
 
     id: str
     host: str
@@ -33,7 +23,6 @@ class Node:
     cpus: float
     gpus: float
     judge: float = 0.0
-    object_store: int = 0
 
 
 def living_nodes() -> list[Node]:
@@ -48,7 +37,6 @@ def living_nodes() -> list[Node]:
             cpus=entry["Resources"].get("CPU", 0.0),
             gpus=entry["Resources"].get("GPU", 0.0),
             judge=entry["Resources"].get(JUDGE_RESOURCE, 0.0),
-            object_store=int(entry["Resources"].get("object_store_memory", 0)),
         )
         for entry in ray.nodes()
         if entry["Alive"]
@@ -70,26 +58,8 @@ def judging(nodes: Sequence[Node]) -> dict[str, float]:
     return marked or {node.id: node.cpus for node in nodes if node.cpus}
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where replicas run.
-
-    Attributes:
-        replicas: Number of replicas.
-        per_node: The most replicas on one node.
-        resources: What a replica reserves so that it runs on a judging node only; empty if all nodes judge.
-    """
-
-    replicas: int
-    per_node: int
-    resources: dict[str, float]
-
-
-def place(nodes: Sequence[Node], *, replicas: int | None) -> Placement:
-    """Spread replicas evenly over the judging nodes.
-
-    The same number on each node, so that the loss of one leaves the others as they were. Nodes may have different
-    numbers of cores, and a replica's sandboxes follow from those of its own node (`sandboxes`).
+def place(nodes: Sequence[Node], replicas: int | None) -> tuple[int, int]:
+    """The number of replicas of the judge, and the most on one node: as many on each judging node.
 
     Args:
         nodes: The living nodes.
@@ -97,19 +67,19 @@ def place(nodes: Sequence[Node], *, replicas: int | None) -> Placement:
     """
     judges = judging(nodes)
     hosts = max(1, len(judges))
-    wanted = replicas or max(1, math.ceil(sum(judges.values()) / CORES_PER_REPLICA))
-    per_node = math.ceil(wanted / hosts)
-    marked = any(node.judge for node in nodes)
-    return Placement(replicas or per_node * hosts, per_node, {JUDGE_RESOURCE: 0.001} if marked else {})
+    per_node = math.ceil((replicas or max(1, sum(judges.values()) / CORES_PER_REPLICA)) / hosts)
+    return replicas or per_node * hosts, per_node
+
+
+def reservation(nodes: Sequence[Node], cpus: float) -> tuple[float, dict[str, float]]:
+    """What a replica of the judge reserves: `cpus`, or, where nodes are marked, a little of the resource `judge`."""
+    return (0.0, {JUDGE_RESOURCE: 0.001}) if any(node.judge for node in nodes) else (cpus, {})
 
 
 def sandboxes(node: Node, *, cores_here: int, per_node: int) -> int:
-    """Number of sandboxes of a replica, at least 1.
+    """Number of sandboxes of a replica, at least 1, where so many replicas share a node.
 
-    Args:
-        node: The node that the replica runs on.
-        cores_here: Number of cores that a process may use there. Ray may have been told a larger number, because
-            training reserves more CPUs than it uses.
-        per_node: The most replicas on one node.
+    `cores_here` are those that a process may use there: Ray may have been told more, because training reserves more
+    CPUs than it uses.
     """
     return max(1, int(min(node.judge or node.cpus, cores_here)) // per_node)

@@ -1,11 +1,9 @@
 """OpenAI's routes of the engine app: `/v1/models`, `/v1/completions` and `/v1/chat/completions`.
 
-vLLM's own serving classes read the requests and write the answers, so that streaming, `n`, `stop`, `logprobs`, `seed`
-and errors have the form that clients of OpenAI's API expect. This module adds the app's limits (`http_guard` and
-the settings of the service), and two rules that keep these routes comparable with the app's own one. Generation also
-ends at the token with which the chat template ends a turn. A field of sampling that a request leaves out has OpenAI's
-default, never a value of the model's generation_config.json. The routes take text alone: no images, no parsers of tool
-calls, no adapters. Only replicas of the service build `OpenAIRoutes`, because it imports vLLM.
+vLLM's own serving classes read the requests and write the answers. This module adds the app's limits, and two rules
+that keep these routes comparable with the app's own one: generation also ends at the token with which the chat template
+ends a turn, and a field of sampling that a request leaves out has OpenAI's default, never a value of the model's
+generation_config.json. The routes take text alone: no images, no parsers of tool calls, no adapters.
 """
 
 import asyncio
@@ -17,10 +15,8 @@ from typing import Any
 import jinja2
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import ValidationError
 
-from cobalt.serving.disconnect import while_connected
-from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, field_error, within
+from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, parsed, while_connected, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -96,8 +92,8 @@ class OpenAIRoutes:
     async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Coroutine[Any, Any, Any]]) -> Response:
         deadline = asyncio.get_running_loop().time() + self._max_seconds
         try:
-            async with within(self._max_seconds):
-                body = self._request(kind, await self._guard.read(request))
+            async with within(self._max_seconds), self._guard.body(request) as payload:
+                body = self._request(kind, payload)
                 answer = await while_connected(request, create(body))
         except Refused as error:
             return self._refusal(error.detail, error.status_code)
@@ -119,21 +115,17 @@ class OpenAIRoutes:
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
             failure = self._failure(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
-            return StreamingResponse(until(deadline, answer, failure), media_type="text/event-stream")
+            return StreamingResponse(_until(deadline, answer, failure), media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
     def _request(self, kind: Any, payload: object) -> Any:
         """A decoded body as vLLM's request."""
-        if not isinstance(payload, dict):
-            raise Refused(400, "the body must be one JSON object")
         check_text(payload)
         try:
-            body = kind.model_validate(payload)
-        except ValidationError as error:
-            raise field_error(error) from None
+            body = parsed(kind, payload)
         except (TypeError, AttributeError) as error:  # vLLM's own checks run before the fields' types are checked
             raise UserError(f"a field has the wrong type: {error}") from None
-        count = completions_of(payload.get("prompt"), body.n)
+        count = completions_of(getattr(body, "prompt", None), body.n)
         if count > self._max_completions:
             raise UserError(f"{count} completions asked for, more than {self._max_completions} (max_completions)")
         if body.model in self._names:
@@ -166,13 +158,13 @@ def _renderer(engine: Any, models: Any, template: dict[str, Any]) -> dict[str, A
     return {"online_renderer": OnlineRenderer(**common)}
 
 
-def check_text(payload: dict[str, Any]) -> None:
+def check_text(payload: object) -> None:
     """Refuse media in a chat request: vLLM would fetch an address that a request names.
 
     Raises:
         UserError: a part of a message is of another type than "text".
     """
-    messages = payload.get("messages")
+    messages = payload.get("messages") if isinstance(payload, dict) else None
     for number, message in enumerate(messages if isinstance(messages, list) else []):
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else []:
@@ -186,11 +178,8 @@ def completions_of(prompt: object, samples: int | None) -> int:
     return (len(prompt) if several and isinstance(prompt, list) else 1) * (1 if samples is None else samples)
 
 
-async def until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
-    """Pass on the events of a stream, an async generator, up to a time of the loop's clock.
-
-    A stream that is not finished by then is closed, which ends its generation, and `failure` and the end are sent.
-    """
+async def _until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
+    """The events of a stream, which ends with `failure` if it is not finished at a time of the loop's clock."""
     try:
         async with asyncio.timeout_at(deadline):
             event = await anext(stream, None)

@@ -1,17 +1,18 @@
 """The two apps on Ray Serve: `serve run remote_reward_server:app` and `serve run vllm_engine_actor:app`.
 
-Serve gives them replicas on several nodes, and replaces those that die. A replica hosts the same FastAPI application as
-`cobalt serve`. It starts only on a cluster that asks for Ray's token, unless `allow_open_cluster` is set. The app
-`evaluator` also answers over its deployment handle (`judge`, `describe`), which training runs on a cluster use.
+Serve gives them replicas on several nodes, and replaces those that die. A replica starts only on a cluster that asks
+for Ray's token, unless `allow_open_cluster` is set. The app `evaluator` also answers over its deployment handle
+(`judge`, `describe`), which training runs on a cluster use.
 """
 
 import asyncio
-import http.client
+import contextlib
 import logging
 import os
+import socket
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,8 @@ from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.judge.settings import usable_cores
 from cobalt.serving import nodes
 from cobalt.serving.engine_app import EngineService, engine_api
-from cobalt.serving.engine_settings import EngineServiceSettings
 from cobalt.serving.judge_app import JudgeService, judge_api
-from cobalt.serving.judge_service_settings import ServiceSettings
+from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 from cobalt.stage.environment import passed_on
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.stage.settings import read_settings
@@ -73,16 +73,10 @@ def join_or_start() -> None:
 
 
 def require_private(*, allow_open: bool) -> bool:
-    """Raise if the cluster that this process has joined is open, that is, does not refuse calls without its token.
-
-    Args:
-        allow_open: Do not raise for an open cluster (the setting `allow_open_cluster`).
-
-    Returns:
-        Whether the cluster is private.
+    """Whether the cluster that this process has joined refuses calls without its token.
 
     Raises:
-        UserError: anybody can join the cluster, and that is not allowed.
+        UserError: it does not, and `allow_open` is false: anybody can join it.
         ServiceDown: the cluster does not answer.
     """
     address = ray.get_runtime_context().gcs_address
@@ -96,7 +90,32 @@ def require_private(*, allow_open: bool) -> bool:
     return private
 
 
-class Judge:
+class _Replica:
+    """A service in a replica of Serve, which awaits the constructor and reports its errors."""
+
+    async def _open(self, service: JudgeService | EngineService, api: FastAPI, log_level: str) -> None:
+        logger = logging.getLogger("cobalt")  # whose messages go to the replica's log file
+        logger.setLevel(log_level)
+        for handler in logging.getLogger("ray.serve").handlers:
+            logger.addHandler(handler)
+        allow_open = service.settings.allow_open_cluster
+        service.private = await asyncio.to_thread(require_private, allow_open=allow_open)
+        await service.open()
+
+        @asynccontextmanager
+        async def closing(_: Any) -> AsyncIterator[None]:
+            yield
+            await service.close()
+
+        api.router.lifespan_context = closing
+        self._api = api
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The application of this replica; Serve calls this method after the constructor."""
+        return self._api
+
+
+class Judge(_Replica):
     """One replica of the judge, with a pool of sandboxes.
 
     Args:
@@ -105,18 +124,11 @@ class Judge:
     """
 
     async def __init__(self, settings: ServiceSettings, per_node: int) -> None:  # type: ignore[misc]  # Serve awaits it
-        _log_as(settings.log_level)
-        private = await asyncio.to_thread(require_private, allow_open=settings.allow_open_cluster)
         if settings.concurrency is None:
             here = nodes.sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
             settings = settings.model_copy(update={"concurrency": here})
         self._service = JudgeService(settings)
-        self._service.private = private
-        await self._service.open()
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """The application of this replica; Serve calls this method after the constructor."""
-        return _opened(judge_api(self._service), self._service)
+        await self._open(self._service, judge_api(self._service), settings.log_level)
 
     async def judge(self, payload: object) -> dict[str, Any]:
         """Judge one program; see `JudgeService.judge`. Callers of the handle call this method by name."""
@@ -127,43 +139,16 @@ class Judge:
         return await self._service.describe()
 
 
-class Engine:
+class Engine(_Replica):
     """One replica of the engine."""
 
     async def __init__(self, settings: EngineServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
-        _log_as("WARNING")
-        private = await asyncio.to_thread(require_private, allow_open=settings.allow_open_cluster)
         self._service = EngineService(settings)
-        self._service.private = private
-        await self._service.open()
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """The application of this replica; Serve calls this method after the constructor."""
-        return _opened(engine_api(self._service), self._service)
+        await self._open(self._service, engine_api(self._service), "WARNING")
 
     async def check_health(self) -> None:
         """Raise if the engine has died, so that Serve replaces the replica."""
         await self._service.check_health()
-
-
-def _log_as(level: str) -> None:
-    """Let this project's messages go to the replica's log file."""
-    logger = logging.getLogger("cobalt")
-    logger.setLevel(level)
-    for handler in logging.getLogger("ray.serve").handlers:
-        logger.addHandler(handler)
-
-
-def _opened(api: FastAPI, service: JudgeService | EngineService) -> FastAPI:
-    """The application of a service that is open: opened in the replica's constructor, whose errors Serve reports."""
-
-    @asynccontextmanager
-    async def closing(_: Any) -> AsyncIterator[None]:
-        yield
-        await service.close()
-
-    api.router.lifespan_context = closing
-    return api
 
 
 # Not decorators: Ray would then send the classes to replicas by value. Under names of their own, they are imported.
@@ -187,18 +172,18 @@ def judge_app(arguments: Mapping[str, Any]) -> serve.Application:
         check_paths(settings)
         if not settings.unsafe:
             find_bwrap()
-    placement = nodes.place(living, replicas=settings.num_replicas)
-    cpus = 0 if placement.resources else settings.replica_cpus
+    replicas, per_node = nodes.place(living, settings.num_replicas)
+    cpus, resources = nodes.reservation(living, settings.replica_cpus)
     deployment = serve.deployment(
         name="Evaluator",
-        num_replicas=placement.replicas,
-        max_replicas_per_node=placement.per_node if len(living) > 1 else None,
+        num_replicas=replicas,
+        max_replicas_per_node=per_node if len(living) > 1 else None,
         max_ongoing_requests=settings.max_ongoing_requests,
-        ray_actor_options={"num_cpus": cpus, "resources": placement.resources},
+        ray_actor_options={"num_cpus": cpus, "resources": resources},
         graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
         logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
     )(_Judge)
-    return deployment.bind(settings, placement.per_node)
+    return deployment.bind(settings, per_node)
 
 
 def start_judge(app: str) -> None:
@@ -217,28 +202,27 @@ def start_judge(app: str) -> None:
 def reserved_cpus() -> float:
     """CPUs that the judge's replicas reserve on the cluster that this process has joined."""
     settings = ServiceSettings.from_mapping({}, os.environ)
-    placement = nodes.place(nodes.living_nodes(), replicas=settings.num_replicas)
-    return 0.0 if placement.resources else placement.replicas * settings.replica_cpus
+    living = nodes.living_nodes()
+    return nodes.place(living, settings.num_replicas)[0] * nodes.reservation(living, settings.replica_cpus)[0]
 
 
 def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
     """The engine's app from `key=value` arguments, which override `COBALT_VLLM_*` variables.
 
     Raises:
-        UserError: a setting is unknown or has a bad value, the model cannot be found or has no chat template, the
-            cluster is not private, or it has too few GPUs; as `join_or_start`.
+        UserError: a setting is unknown or has a bad value, the model cannot be found or has no chat template, or
+            the cluster is not private; as `join_or_start`.
         ServiceDown: as `join_or_start`.
     """
     settings = read_settings(EngineServiceSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
     settings = with_checked_model(settings)  # replicas do not run in this process's working folder
     join_or_start()
     require_private(allow_open=settings.allow_open_cluster)
-    gpus = [node.gpus for node in nodes.living_nodes()]
-    on_gpu = settings.device == "gpu" or (settings.device == "auto" and any(gpus))
+    has_gpus = any(node.gpus for node in nodes.living_nodes())
+    on_gpu = settings.device == "gpu" or (settings.device == "auto" and has_gpus)
     settings = settings.model_copy(update={"device": "gpu" if on_gpu else "cpu"})
     resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
     if on_gpu:
-        check_gpus(settings.num_replicas, settings.tensor_parallel_size, gpus)
         resources["num_gpus"] = settings.tensor_parallel_size
     deployment = serve.deployment(
         name="VllmEngineActor",
@@ -253,47 +237,17 @@ def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
     return deployment.bind(settings)
 
 
-def check_gpus(replicas: int, tensor_parallel: int, gpus_of_nodes: Sequence[float]) -> None:
-    """Check that a cluster has the GPUs for an app, for which Serve would otherwise wait without end.
-
-    GPUs that another program holds count: Serve waits until they are free.
-
-    Args:
-        replicas: How many engines.
-        tensor_parallel: GPUs of one engine, which must be on one node.
-        gpus_of_nodes: GPUs of each node.
-
-    Raises:
-        UserError: there are too few.
-    """
-    possible = sum(int(gpus // tensor_parallel) for gpus in gpus_of_nodes)
-    if possible >= replicas:
-        return
-    counts = " + ".join(f"{gpus:g}" for gpus in gpus_of_nodes if gpus) or "none"
-    raise UserError(
-        f"num_replicas={replicas} x tensor_parallel_size={tensor_parallel} needs {replicas * tensor_parallel} GPUs,"
-        f" {tensor_parallel} on one node for each replica, and the nodes have {counts}: lower one of the two settings"
-    )
-
-
 def _check_port() -> None:
     """Raise if another program uses Serve's port; Serve itself would print pages of tracebacks."""
-    connection = http.client.HTTPConnection("127.0.0.1", _SERVE_PORT, timeout=5)
+    if serve.status().proxies:
+        return  # Serve has its port already, and another app can be added
     try:
-        connection.request("GET", "/-/healthz")
-        if connection.getresponse().read() == b"success":
-            return  # Serve is running already, and another app can be added
-    except ConnectionRefusedError:
-        return
-    except (OSError, http.client.HTTPException):
-        pass  # another program listens there and does not answer as Serve does
-    finally:
-        connection.close()
-    if not serve.status().proxies:  # where Serve runs, it has a port of its own
+        socket.create_server(("127.0.0.1", _SERVE_PORT)).close()
+    except OSError:
         raise UserError(
             f"port {_SERVE_PORT} is in use by another program: stop it, or start Serve on another port first"
             " (serve start --http-port PORT)"
-        )
+        ) from None
 
 
 def private_folder() -> Path:
@@ -306,21 +260,16 @@ def private_folder() -> Path:
         UserError: the folder cannot be made, or is another user's.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
-    if _is_private(base):
-        return base
-    folder = base / f"cobalt-ray-{os.getuid()}"
-    try:
+    folder = base if _is_private(base) else base / f"cobalt-ray-{os.getuid()}"
+    with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the folder {folder} for Ray's files cannot be made: {error.strerror}") from None
     if not _is_private(folder):
-        raise UserError(
-            f"the folder {folder} for Ray's files is not this user's alone: set RAY_TMPDIR to a folder with mode 700"
-        )
+        raise UserError(f"the folder {folder} for Ray is not this user's alone: set RAY_TMPDIR to one of mode 700")
     return folder
 
 
 def _is_private(folder: Path) -> bool:
+    """Whether nobody else may enter the folder, which is not a link."""
     try:
         state = folder.lstat()
     except OSError:

@@ -1,8 +1,6 @@
 """A second route to the judge: requests and answers in the wire format of SandboxFusion's `POST /run_code`.
 
-Any client of SandboxFusion can use this judge by setting its URL to `<address>/evaluator/run_code`, for example veRL's
-sandbox reward (`reward.sandbox_fusion.url`). A program is run once on one input, isolated as every other program; the
-caller compares its output.
+A program is run once on one input, isolated as every other program; the caller compares its output.
 
 - Covered: `code`, `stdin`, `run_timeout`, `memory_limit_MB`, `files` (base64 by relative path), `language` "python".
 - Different: `run_timeout` (seconds) limits CPU time and, separately, the time spent waiting, so that a busy machine
@@ -10,30 +8,25 @@ caller compares its output.
   error is a failed run.
 - Not covered: other languages and `fetch_files` (both refused by name), `/run_jupyter` and the other endpoints.
 
-Fields that SandboxFusion does not know are ignored, as in SandboxFusion.
-
-veRL's client waits `compile_timeout + run_timeout + 10` seconds for an answer. If the answer is HTTP 504 it asks again,
-up to three times in all. Every other answer without a result counts as a failure of the program. So a request that
-cannot be answered within four fifths of that time is answered 504, and so is every failure of the judge. The program
-keeps its place in the queue, and a client that sends the same request again within `CLAIM_SECONDS` gets its result.
+Fields that SandboxFusion does not know are ignored, as in SandboxFusion. veRL's client retries on HTTP 504 alone, three
+times in all; every other answer without a result is a failure of the program to it. So a request that cannot be
+answered before that client's patience ends is answered 504, and so is every failure of the judge.
 """
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import logging
-from collections import defaultdict
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cobalt.judge.inside.program import FILE_NAME
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import MIB, JudgeSettings
-from cobalt.serving.http_guard import field_error
+from cobalt.serving.http_guard import parsed
 from cobalt.stage.errors import InfrastructureError, UserError
 
 logger = logging.getLogger(__name__)
@@ -78,14 +71,15 @@ class RunCodeRequest(BaseModel):
 
     @field_validator("files")
     @classmethod
-    def _fit_the_folder(cls, files: dict[str, str | None]) -> dict[str, str | None]:
-        """Refuse files that would fail inside a sandbox, where a failed set-up breaks the sandbox."""
-        paths = {PurePosixPath(name) for name in files} | {PurePosixPath(FILE_NAME)}
+    def _fit_the_folder(cls, files: dict[str, str | None]) -> dict[str, str]:
+        """Normal paths of the files; refuses those that would fail inside a sandbox, where that breaks the sandbox."""
+        contents_of = {PurePosixPath(name): contents for name, contents in files.items() if contents is not None}
+        paths = {*map(PurePosixPath, files), PurePosixPath(FILE_NAME)}
         if len(paths) <= len(files):
             raise ValueError(f"a path is given twice, or is {FILE_NAME}, which is the program's own")
         if len(paths.union(*(path.parents for path in paths))) > _MOST_FILES:
             raise ValueError(f"more than {_MOST_FILES} files and folders are given")
-        for name, contents in files.items():
+        for name in files:
             path = PurePosixPath(name)
             strange = "\0" in name or name.endswith("/") or len(name.encode(errors="replace")) > _LONGEST_PATH
             if path.is_absolute() or ".." in path.parts or not path.name or strange:
@@ -94,11 +88,12 @@ class RunCodeRequest(BaseModel):
                 )
             if paths.intersection(path.parents):
                 raise ValueError(f"{name!r} lies below another file")
+        for path, contents in contents_of.items():
             try:
-                base64.b64decode(contents or "", validate=True)
-            except binascii.Error:
-                raise ValueError(f"the contents of {name!r} are not base64") from None
-        return files
+                base64.b64decode(contents, validate=True)
+            except ValueError:
+                raise ValueError(f"the contents of {str(path)!r} are not base64") from None
+        return {str(path): contents for path, contents in contents_of.items()}
 
     def limits(self, settings: JudgeSettings) -> JudgeSettings:
         """The judge's settings with this request's limits; a request may lower the memory limit but not raise it."""
@@ -115,108 +110,69 @@ class RunCodeRequest(BaseModel):
         return _SHARE_OF_PATIENCE * (self.compile_timeout + self.run_timeout + _CLIENTS_OWN_SECONDS)
 
 
-class _Place:
-    """A program's place in the judge's queue, then its execution; it may outlive the request that brought it."""
-
-    def __init__(self, judge: LocalJudge, request: RunCodeRequest, limits: JudgeSettings) -> None:
-        self.begun = asyncio.Event()
-        self.expiry: asyncio.TimerHandle | None = None  # runs between two requests for the place
-        # Paths in the normal form that was checked: "a/." is "a".
-        files = {str(PurePosixPath(name)): held for name, held in request.files.items() if held is not None}
-        run = judge.execute(request.code, request.stdin or "", limits, files, begun=self.begun)
-        self.task: asyncio.Task[Execution | str] = asyncio.create_task(run)
-        # Retrieve the exception, so that asyncio does not log a failure that no request waits for.
-        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-
-    @property
-    def failed(self) -> bool:
-        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
-
-
 class RunCode:
-    """The handler of the route, for one judge.
+    """The handler of the route. A program that is not finished in time goes on, for its client to ask again.
 
     Args:
         judge: The judge that runs programs.
         max_run_seconds: The largest `run_timeout`, in seconds.
-        max_request_seconds: The longest wait for an answer, in seconds, whatever the client's patience is.
     """
 
-    def __init__(self, judge: LocalJudge, *, max_run_seconds: float, max_request_seconds: float) -> None:
-        self._judge = judge
-        self._max_run_seconds = max_run_seconds
-        self._max_request_seconds = max_request_seconds
-        self._left: defaultdict[bytes, list[_Place]] = defaultdict(list)  # by the digest of the request
+    def __init__(self, judge: LocalJudge, max_run_seconds: float) -> None:
+        self._judge, self._max_run_seconds = judge, max_run_seconds
+        self._unclaimed: dict[bytes, list[asyncio.Task[Execution | str]]] = {}  # by the digest of the request
 
     async def answer(self, payload: object) -> dict[str, Any]:
         """Answer one request.
 
         Raises:
             UserError: the request is malformed or asks for something that is not covered; the message names the field.
-            InfrastructureError: there is no result yet, or the judge failed; the client should ask again.
+            InfrastructureError: there is no result in time, or the judge failed; the client should ask again.
         """
-        request = self._read(payload)
+        request, limits = self._read(payload)
+        key = hashlib.sha256(request.model_dump_json().encode()).digest()
+        unclaimed = self._unclaimed.get(key)
+        task = unclaimed.pop(0) if unclaimed else self._started(request, limits, key)
+        try:
+            await asyncio.wait({task}, timeout=request.patience)
+        finally:
+            if not task.done():  # it is not cancelled either: a sandbox finishes what it has begun
+                self._unclaimed.setdefault(key, []).append(task)
+        if not task.done():
+            raise InfrastructureError("no sandbox has finished this program yet: send the same request again")
+        run = await task
+        return _answer("Finished", 1, stderr=run) if isinstance(run, str) else _answer_run(run, limits)
+
+    def _read(self, payload: object) -> tuple[RunCodeRequest, JudgeSettings]:
+        request = parsed(RunCodeRequest, payload)
+        if request.run_timeout > self._max_run_seconds:
+            raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
         limits = request.limits(self._judge.settings)
-        size = sum(len(contents) + _PAGE for contents in request.files.values() if contents is not None)
-        # The sizes are those of base64, a third too large, which leaves the program room. Every file fills whole pages.
-        if size + len(request.code.encode()) + _PAGE > limits.file_bytes:
+        texts = (request.code, *(contents or "" for contents in request.files.values()))
+        # Sizes in base64 are a third too large, which leaves the program room. Every file fills whole pages.
+        if sum(len(text.encode()) + _PAGE for text in texts) > limits.file_bytes:
             raise UserError(
                 f"fields 'code' and 'files': more than the {limits.file_bytes} bytes that a program's folder holds"
             )
-        run = await self._run(request, limits)
-        if isinstance(run, str):
-            return _answer("Finished", 1, stderr=run)
-        return _answer_run(run, limits)
+        return request, limits
 
-    def _read(self, payload: object) -> RunCodeRequest:
-        if not isinstance(payload, dict):
-            raise UserError('a run_code request must be a JSON object {"code": ..., "language": "python", ...}')
-        try:
-            request = RunCodeRequest.model_validate(payload)
-        except ValidationError as error:
-            raise field_error(error) from None
-        if request.run_timeout > self._max_run_seconds:
-            raise UserError(f"field 'run_timeout': more than {self._max_run_seconds:g} s (max_run_seconds)")
-        return request
+    def _started(self, request: RunCodeRequest, limits: JudgeSettings, key: bytes) -> "asyncio.Task[Execution | str]":
+        files = {path: contents for path, contents in request.files.items() if contents is not None}
+        task = asyncio.create_task(self._judge.execute(request.code, request.stdin or "", limits, files))
+        task.add_done_callback(lambda done: self._ended(done, key))
+        return task
 
-    async def _run(self, request: RunCodeRequest, limits: JudgeSettings) -> Execution | str:
-        key = hashlib.sha256(request.model_dump_json().encode()).digest()
-        place = self._claimed(key) or _Place(self._judge, request, limits)
-        try:
-            await asyncio.wait({place.task}, timeout=min(request.patience, self._max_request_seconds))
-        finally:
-            if not place.task.done():  # it is not cancelled either: a sandbox finishes what it has begun
-                self._left[key].append(place)
-                self._keep(key, place)
-        if not place.task.done():
-            raise InfrastructureError("no sandbox has finished this program yet: send the same request again")
-        if place.failed:
-            logger.error("the judge failed", extra={"error": str(place.task.exception())})
-        return place.task.result()
+    def _ended(self, task: "asyncio.Task[Execution | str]", key: bytes) -> None:
+        """Drop a result that nobody asks for."""
 
-    def _claimed(self, key: bytes) -> _Place | None:
-        """The place that an earlier request with the same content has left."""
-        places = self._left.pop(key, [])
-        if len(places) > 1:
-            self._left[key] = places[1:]
-        if not places:
-            return None
-        if places[0].expiry is not None:
-            places[0].expiry.cancel()
-        return None if places[0].failed else places[0]
+        def forget() -> None:
+            others = [other for other in self._unclaimed.pop(key, []) if other is not task]
+            if others:
+                self._unclaimed[key] = others
 
-    def _keep(self, key: bytes, place: _Place) -> None:
-        place.expiry = asyncio.get_running_loop().call_later(CLAIM_SECONDS, self._forget, key, place)
-
-    def _forget(self, key: bytes, place: _Place) -> None:
-        """Give up a place that no later request has claimed; a program in a sandbox keeps its place until it ends."""
-        if place.begun.is_set() and not place.task.done():
-            self._keep(key, place)
-            return
-        self._left[key].remove(place)
-        if not self._left[key]:
-            del self._left[key]
-        place.task.cancel()
+        asyncio.get_running_loop().call_later(CLAIM_SECONDS, forget)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("the judge failed", extra={"error": str(task.exception())})
 
 
 def _answer_run(run: Execution, limits: JudgeSettings) -> dict[str, Any]:

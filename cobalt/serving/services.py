@@ -2,11 +2,9 @@
 
     python -m cobalt.services --model pocket/seed0/model -- python run_single_turn_vllm.py -i ... -o ...
 
-The services are child processes of this one (`cobalt.serving.children`). The command finds them by `COBALT_JUDGE_URL`
-and `COBALT_ENGINE_URL`. Nothing of the services is left when the command ends, or when this process is killed; the
-command then gets SIGTERM. For services on several machines, or several engines, use `serve run` on a Ray cluster.
-
-What shows without a service (port, settings, model, bubblewrap) is checked before one is started.
+The services are child processes of this one (`cobalt.serving.children`), and the command finds them by
+`COBALT_JUDGE_URL` and `COBALT_ENGINE_URL`. Nothing of the services is left when the command ends, or when this process
+is killed; the command then gets SIGTERM.
 """
 
 import contextlib
@@ -26,7 +24,8 @@ from typing import Annotated, Any
 import tyro
 
 from cobalt.judge.sandbox.cgroups import enter_delegated
-from cobalt.serving.children import Server, started_servers, variables
+from cobalt.serving.children import Servers, ending, started_servers, variables
+from cobalt.stage.app_process import AppProcess
 from cobalt.stage.cli import run_script, terminations_as_interrupts
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.settings import pairs
@@ -63,7 +62,7 @@ class ServiceFlags:
         return None if self.model is None else {"model": self.model} | pairs(self.engine)
 
     @contextlib.contextmanager
-    def started(self) -> Iterator[dict[Server, str]]:
+    def started(self) -> Iterator[Servers]:
         """The services; see `started_servers`."""
         enter_delegated()  # before there are processes that would have to move too
         judge, engine = pairs(self.judge), self.engine_settings()
@@ -105,10 +104,10 @@ def _terminated_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _wait(child: "subprocess.Popen[bytes]", servers: Mapping[Server, str]) -> int:
+def _wait(child: "subprocess.Popen[bytes]", servers: Servers) -> int:
     """Wait for a command, and interrupt it when this process is, or when one of its services dies."""
     ended = os.pidfd_open(child.pid)
-    died: Server | None = None
+    died: AppProcess | None = None
     try:
         died = first_to_end(servers, ended)
     except KeyboardInterrupt:
@@ -121,12 +120,12 @@ def _wait(child: "subprocess.Popen[bytes]", servers: Mapping[Server, str]) -> in
     code = child.wait()
     if died is not None:
         raise InfrastructureError(
-            f"{died.end()}, and the command was interrupted: what is finished is kept; run the same command again"
+            f"{ending(died)}, and the command was interrupted: what is finished is kept; run the same command again"
         )
     return code
 
 
-def first_to_end(servers: Mapping[Server, str], ended: int | None = None) -> Server | None:
+def first_to_end(servers: Servers, ended: int | None = None) -> AppProcess | None:
     """Wait until a service has ended, or a process whose descriptor is `ended`; returns the service, or None."""
     descriptors = {server.ended: server for server in servers}
     ready = select.select([*descriptors, *([] if ended is None else [ended])], [], [])[0]

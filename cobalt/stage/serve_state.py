@@ -1,17 +1,19 @@
 """What a running `cobalt serve` leaves for other terminals: one small file that only its user can read.
 
-The file is in `$XDG_RUNTIME_DIR/cobalt`, or in `~/.cobalt/serve`. It says how to reach the services, and whose process
-they belong to. A file whose process has ended is stale and is removed when it is met. The file never holds a token.
+The file is in `$XDG_RUNTIME_DIR/cobalt`, or in `~/.cobalt/serve`. It says how to reach the services, and never holds a
+token. Its process has it locked: a file that nobody has locked is stale, and is removed when it is met.
 """
 
 import contextlib
-import json
+import fcntl
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from cobalt.stage.errors import UserError
 
@@ -21,25 +23,21 @@ Services = Literal["none", "judge", "judge and engine"]
 """What a command needs of a running `cobalt serve`."""
 
 _ENGINE, _JUDGE = "COBALT_ENGINE_URL", "COBALT_JUDGE_URL"
-_NAMES = (_JUDGE, _ENGINE)
-"""Variables by which another terminal reaches the services."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServeState:
     """One running `cobalt serve`.
 
     Attributes:
         pid: Its process.
-        started: When the process started, in clock ticks since boot; tells it from a later process with the same id.
         model: Model of the engine; None if only the judge runs.
         variables: Environment variables by which a process reaches the services.
     """
 
     pid: int
-    started: int
     model: str | None
-    variables: Mapping[str, str]
+    variables: dict[str, str]
 
     def describe(self, needed: Services = "judge and engine") -> str:
         """The services in a few words; without the engine's model where only the judge is needed."""
@@ -49,8 +47,10 @@ class ServeState:
         return f"{name} ({f'model {self.model}' if self.model else 'judge only'})"
 
 
-def state_folder() -> Path:
-    """Where the files are."""
+_FORMAT = TypeAdapter(ServeState)
+
+
+def _folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "cobalt" if runtime else Path.home() / ".cobalt" / "serve"
 
@@ -67,33 +67,38 @@ def recorded_state(pid: int, model: str | None, environment: Mapping[str, str]) 
     Raises:
         UserError: the file cannot be written.
     """
-    variables = {name: environment[name] for name in _NAMES if name in environment}
-    state = ServeState(pid, _started(pid) or 0, None if model is None else _absolute(model), variables)
-    path = state_folder() / f"{pid}.json"
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # of a former process with this id
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            json.dump(asdict(state), handle)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): `cobalt attach` reads it") from None
-    try:
-        yield state
-    finally:
-        path.unlink(missing_ok=True)
+    variables = {name: environment[name] for name in (_JUDGE, _ENGINE) if name in environment}
+    state = ServeState(pid, None if model is None else _absolute(model), variables)
+    path = _folder() / f"{pid}.json"
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = path.with_suffix(".new")
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            handle = stack.enter_context(os.fdopen(descriptor, "wb", buffering=0))
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            handle.write(_FORMAT.dump_json(state))
+            new.replace(path)  # it is locked from the moment in which others see it
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror}): `cobalt attach` reads it") from None
+        try:
+            yield state
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def running_states() -> list[ServeState]:
     """Every `cobalt serve` of this user that runs; the files of those that have ended are removed."""
     running = []
-    for path in sorted(state_folder().glob("*.json")):
-        state = _read(path)
-        if state is not None and state.started == _started(state.pid):
-            running.append(state)
-        elif state is not None:
-            with contextlib.suppress(OSError):  # of a folder that cannot be written
+    for path in sorted(_folder().glob("*.json")):
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as handle:
+            if os.fstat(handle.fileno()).st_uid != os.getuid():
+                continue
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 path.unlink()
+            except BlockingIOError:
+                running.append(_FORMAT.validate_json(handle.read()))
     return running
 
 
@@ -103,9 +108,7 @@ def choose_state(pid: int | None = None) -> ServeState:
     Raises:
         UserError: there is none, or several and `pid` does not choose among them.
     """
-    states = running_states()
-    if pid is not None:
-        states = [state for state in states if state.pid == pid]
+    states = [state for state in running_states() if pid in (None, state.pid)]
     if not states:
         raise UserError(
             f"no `cobalt serve` is running{'' if pid is None else f' with process id {pid}'}: start one in another"
@@ -139,13 +142,9 @@ def use_running_services(
     Raises:
         UserError: there are several, or its engine has another model.
     """
-    anywhere = bool(os.environ.get("COBALT_HTTP"))
-    wanted = [
-        variable
-        for variable, named in ((_JUDGE, judge_named), (_ENGINE, engine_named))
-        if not (named or anywhere or os.environ.get(variable)) and (variable == _JUDGE or needed == "judge and engine")
-    ]
-    if not wanted or needed == "none" or not running_states():
+    named = {_JUDGE: judge_named or needed == "none", _ENGINE: engine_named or needed != "judge and engine"}
+    wanted = [variable for variable, by_flag in named.items() if not by_flag and not os.environ.get(variable)]
+    if os.environ.get("COBALT_HTTP") or not wanted or not running_states():
         return
     state = choose_state()
     used = {variable: state.variables[variable] for variable in wanted if variable in state.variables}
@@ -164,23 +163,3 @@ def _absolute(model: str) -> str:
     """The name of a model as a state has it: the whole path of a folder."""
     path = Path(model).expanduser()
     return str(path.resolve()) if path.is_dir() else model
-
-
-def _read(path: Path) -> ServeState | None:
-    """A file's state; None where it is not one, or not this user's."""
-    try:
-        if path.stat().st_uid != os.getuid():
-            return None
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        return ServeState(int(fields["pid"]), int(fields["started"]), fields["model"], dict(fields["variables"]))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if it does not run."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])

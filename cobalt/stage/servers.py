@@ -6,7 +6,6 @@ mistakes, in the server's own words. What is sent and answered is up to the call
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import socket
@@ -34,7 +33,7 @@ ASKED_AGAIN = 10.0
 """Seconds after which a server that was left out is asked whether it answers."""
 
 _BUSY_IN_A_ROW = 3
-_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 10.0
 _IDLE_SECONDS = 4.0  # below the 5 s after which uvicorn closes a connection
 # A machine that has gone without a word is noticed after a minute, however long its answer may take.
 _ALIVE = [
@@ -46,7 +45,7 @@ _ALIVE = [
 
 
 class Servers:
-    """A pool of URLs at which the same service answers; to be used in one event loop, and closed in it.
+    """A pool of URLs at which the same service answers; for one event loop.
 
     Args:
         urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`, or `unix:PATH`.
@@ -77,39 +76,27 @@ class Servers:
         self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
         self._answered = False
         self._description: dict[str, Any] | None = None
-        self._refused: UserError | None = None  # of a server that came back with other settings
-        self._asking: set[asyncio.Task[None]] = set()
 
     @property
     def urls(self) -> list[str]:
         """The URLs in the order in which they were given, each once."""
         return [server.url for server in self._servers]
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: Content | None = None,
-        timeout: float | None = None,
-        accept: Collection[int] = (),
-    ) -> httpx.Response:
+    async def post(self, path: str, content: Content, *, accept: Collection[int] = ()) -> httpx.Response:
         """Send a request to one of the servers, again where another attempt can help; returns a successful answer.
 
         Args:
-            method: "GET" or "POST".
             path: Path below the URL of the app, from its `/`.
             content: A JSON text (`encode`), or what makes it for the URL that gets the request.
-            timeout: Longest silence of the server, in seconds; None: any.
             accept: Statuses above 399 that are answers, too.
 
         Raises:
-            UserError: the server refuses the request (400, 401, 403, 413, 422 and others below 500).
+            UserError: the server refuses the request (a status below 500, but 408, 409 and 429).
             ServiceDown: none of the servers answers; the message says how to start one.
             InfrastructureError: every attempt failed.
         """
         try:
-            answer: httpx.Response = await self._retrying(self._once, method, path, content, timeout, accept)
+            answer: httpx.Response = await self._retrying(self._once, path, content, accept)
         except InfrastructureError as error:
             if isinstance(error, ServiceDown) or not all(server.out for server in self._servers):
                 raise
@@ -117,98 +104,74 @@ class Servers:
         return answer
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
-        """The answers to `GET path` of all servers that answer; raises as `request`."""
-        return list((await self._answers(path, accept)).values())
+        """The answers to `GET path` of all servers that answer; raises as `post`."""
 
-    async def _answers(self, path: str, accept: Collection[int] = ()) -> dict[str, httpx.Response]:
-        probes = await asyncio.gather(*(server.probe() for server in self._servers))
-        answering = [server for server, probe in zip(self._servers, probes, strict=True) if probe is not None]
-        if not answering:
-            raise self._down()
-        self._answered = True
-
-        async def ask(server: "_Server") -> httpx.Response:
-            answer: httpx.Response = await self._retrying(self._ask, server, "GET", path, None, None, accept)
+        async def ask(server: _Server) -> httpx.Response | None:
+            try:
+                answer: httpx.Response = await self._retrying(self._send, server, path, None, accept)
+            except httpx.RequestError:
+                return None
             return answer
 
-        answers = await asyncio.gather(*map(ask, answering))
-        return {server.url: answer for server, answer in zip(answering, answers, strict=True)}
+        answers = [answer for answer in await asyncio.gather(*map(ask, self._servers)) if answer is not None]
+        if not answers:
+            raise self._down()
+        return answers
 
     async def describe(self) -> dict[str, Any]:
         """What all servers answer to `GET /describe`.
 
         Raises:
-            UserError: they differ, so that results would depend on who answers; or as `request`.
+            UserError: they differ, so that results would depend on who answers; or as `post`.
             ServiceDown: none answers.
         """
         if self._description is None:
-            descriptions = {url: _mapping(answer) for url, answer in (await self._answers("/describe")).items()}
-            first = next(iter(descriptions.values()))
-            for url, description in descriptions.items():
-                self._check(url, description, first)
+            answers = await self.ask_all("/describe")
+            first = _mapping(answers[0])
+            for answer in answers:
+                self._check(answer, first)
             self._description = first
         return self._description
 
     async def close(self) -> None:
         """Close all connections."""
-        for task in self._asking:
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
         await asyncio.gather(*(server.close() for server in self._servers))
 
-    async def _once(
-        self, method: str, path: str, content: Content | None, timeout: float | None, accept: Collection[int]
-    ) -> httpx.Response:
-        return await self._ask(await self._choose(), method, path, content, timeout, accept)
+    async def _once(self, path: str, content: Content, accept: Collection[int]) -> httpx.Response:
+        server = await self._choose()
+        try:
+            return await self._send(server, path, content, accept)
+        except httpx.RequestError as error:
+            raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
 
     async def _choose(self) -> "_Server":
         """The server with the fewest open requests of those that answer; those left out are asked when it is time."""
-        out = [server for server in self._servers if server.out]
-        if len(out) == len(self._servers):
-            await asyncio.gather(*map(self._ask_again, out))
-        else:
-            for server in out:
-                if time.monotonic() - server.asked > ASKED_AGAIN:
-                    server.asked = time.monotonic()
-                    task = asyncio.create_task(self._ask_again(server))
-                    self._asking.add(task)
-                    task.add_done_callback(self._asking.discard)
+        all_out, now = all(server.out for server in self._servers), time.monotonic()
+        due = [server for server in self._servers if server.out and (all_out or now - server.asked > ASKED_AGAIN)]
+        await asyncio.gather(*map(self._ask_again, due))
         answering = [server for server in self._servers if not server.out]
         if answering:
             return min(answering, key=lambda server: server.open)
-        if self._refused is not None:
-            raise self._refused
         if not self._answered:
             raise self._down()  # it has never been there: nobody waits for it
         raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
 
     async def _ask_again(self, server: "_Server") -> None:
         """Count a server in that was left out, if it answers again and has the same settings."""
-        answer = await server.probe()
-        if answer is None:
-            return
-        if self._description is not None and answer.status_code == 200:
-            try:
-                self._check(server.url, _mapping(answer), self._description)
-            except UserError as error:
-                logger.warning("%s", error)
-                self._refused = error
-                return
-        server.count_in()
-
-    async def _ask(
-        self,
-        server: "_Server",
-        method: str,
-        path: str,
-        content: Content | None,
-        timeout: float | None,
-        accept: Collection[int],
-    ) -> httpx.Response:
+        server.asked = time.monotonic()
         try:
-            answer = await server.send(method, path, content, timeout)
-        except httpx.RequestError as error:
-            raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
+            answer = await server.send("/describe", None)
+        except httpx.RequestError:
+            return
+        if self._description is not None and answer.is_success:
+            self._check(answer, self._description)
+        if not answer.is_server_error:
+            server.count_in()
+
+    async def _send(
+        self, server: "_Server", path: str, content: Content | None, accept: Collection[int]
+    ) -> httpx.Response:
+        answer = await server.send(path, content)
         self._answered = True
         if answer.is_success or answer.status_code in accept:
             return answer
@@ -217,11 +180,12 @@ class Servers:
             raise InfrastructureError(reason)
         raise UserError(reason)
 
-    def _check(self, url: str, description: dict[str, Any], first: dict[str, Any]) -> None:
+    def _check(self, answer: httpx.Response, first: dict[str, Any]) -> None:
+        description = _mapping(answer)
         for field in sorted({*first, *description}):
             if first.get(field) != description.get(field):
                 raise UserError(
-                    f"{self.name} at {url} has {field}={description.get(field)}, and another or the same one before"
+                    f"{answer.request.url} has {field}={description.get(field)}, and another or the same server before"
                     f" {first.get(field)}: results would depend on who answers; start all with the same settings"
                 )
 
@@ -242,15 +206,14 @@ class _Server:
         # Each has one connection: httpx looks through all connections of a client for each request, several times.
         self._clients: list[httpx.AsyncClient] = []
         self._idle: list[httpx.AsyncClient] = []
-        self._probing: asyncio.Task[httpx.Response | None] | None = None
         self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
         parsed = _parsed(url if self._socket is None else "http://localhost")
         if parsed is None:
             raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
         self._base = parsed
 
-    async def send(self, method: str, path: str, content: Content | None, timeout: float | None) -> httpx.Response:
-        """The answer to a request, whatever its status.
+    async def send(self, path: str, content: Content | None) -> httpx.Response:
+        """The answer to a `POST`, however long it takes, or without content to a `GET`, within 10 s.
 
         Raises:
             httpx.RequestError: there was none.
@@ -259,11 +222,11 @@ class _Server:
         client = self._idle.pop() if self._idle else self._connected()
         try:
             answer = await client.request(
-                method,
+                "GET" if content is None else "POST",
                 path,
                 content=content(self.url) if callable(content) else content,
                 headers={"Content-Type": "application/json"} if content is not None else {},
-                timeout=httpx.Timeout(timeout, connect=_CONNECT_SECONDS),
+                timeout=httpx.Timeout(_ANSWER_SECONDS if content is None else None, connect=_ANSWER_SECONDS),
             )
         except httpx.RequestError:
             self._leave_out("it does not answer")
@@ -276,19 +239,6 @@ class _Server:
             self._leave_out(f"it is busy ({reason_of(answer)})")
         return answer
 
-    async def probe(self) -> httpx.Response | None:
-        """What the server says of itself; None if it does not answer. All that ask at a time share one request."""
-        if self._probing is None or self._probing.done():
-            self._probing = asyncio.create_task(self._probe())
-        return await asyncio.shield(self._probing)
-
-    async def _probe(self) -> httpx.Response | None:
-        answer = None
-        with contextlib.suppress(httpx.RequestError):
-            answer = await self.send("GET", "/describe", None, _CONNECT_SECONDS)
-        self.asked = time.monotonic()
-        return None if answer is None or answer.is_server_error else answer
-
     def count_in(self) -> None:
         """Give the server requests again."""
         if self.out:
@@ -297,9 +247,6 @@ class _Server:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.gather(self._probing, return_exceptions=True)
         await asyncio.gather(*(client.aclose() for client in self._clients))
         self._clients, self._idle = [], []
 

@@ -1,0 +1,92 @@
+"""An app in a child process (`python -m cobalt.serving.host`), which ends with this one, however that ends."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from cobalt.stage.errors import InfrastructureError, UserError, last_line
+
+_MOST_ERRORS = 2**20  # bytes of the standard error in which the last line is looked for
+
+
+class AppProcess:
+    """A child that serves an app, in a process group of its own: Ctrl-C in a terminal reaches this process first.
+
+    Args:
+        name: "judge" or "engine".
+        settings: The app's settings.
+        flags: Of `cobalt.serving.host`: where it listens and writes its log.
+        errors: File for its standard error, open for reading too.
+        environment: Its environment; None: that of this process.
+
+    Attributes:
+        ended: A descriptor that is readable when the child has ended.
+        output: The child's standard output, which has its answer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        flags: Sequence[str],
+        errors: IO[bytes],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.errors = name, errors
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cobalt.serving.host", name, *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            process_group=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self.output = self._process.stdin, self._process.stdout
+        self.ended = os.pidfd_open(self._process.pid)
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and its errors say why
+            self._input.write(json.dumps(dict(settings)).encode() + b"\n")
+            self._input.flush()
+
+    def port(self) -> int:
+        """Wait until requests are answered, and return the port; 0 on a Unix socket.
+
+        Raises:
+            UserError: a setting is wrong, or the port is in use.
+            InfrastructureError: the app did not start.
+        """
+        answer = json.loads(self.output.readline() or b"{}")
+        if "port" in answer:
+            return int(answer["port"])
+        if answer.get("mistake"):
+            raise UserError(answer["error"])
+        cause = answer.get("error") or self.last_error() or f"exit code {self._process.wait()}"
+        raise InfrastructureError(f"the {self.name} did not start: {cause}")
+
+    def last_error(self) -> str:
+        """The last line of its standard error."""
+        return last_line(os.pread(self.errors.fileno(), _MOST_ERRORS, 0).decode(errors="replace"))
+
+    def ask_to_end(self) -> None:
+        """Have the child end after the requests that it has, at once while it starts."""
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
+
+    def end(self, seconds: float) -> None:
+        """Have the child end, and kill it with its group after so many seconds."""
+        self.ask_to_end()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            os.close(self.ended)
+            self.output.close()
