@@ -253,7 +253,7 @@ def main(arguments: Arguments) -> int:
     # The run makes the folders that are missing, and so needs to write into the last that is there.
     parent = next(each for each in (output, *output.parents) if each.is_dir()) if output else None
     with tempfile.TemporaryDirectory(prefix=".preflight-", dir=parent, ignore_cleanup_errors=True) as folder:
-        question = {"paths": paths, "shared": folder if output else "", "salt": os.urandom(16)}
+        question: dict[str, Any] = {"paths": paths, "shared": folder if output else "", "salt": os.urandom(16)}
         answers = survey(nodes, question, judge, arguments.seconds)
         wrong = findings(answers, look(this_node(), **question))
     Console(width=None if sys.stdout.isatty() else 200).print(node_table(answers, wrong))
