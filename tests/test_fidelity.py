@@ -700,7 +700,7 @@ async def test_single_turn_results_of_the_authors_load(tmp_path):
     [evaluated] = read_records(tmp_path / "evaluation.jsonl")
     assert evaluated["public_pass_rates"] == [[0.0, 1.0, 0.5]]
     assert evaluated["all_pass_rates"] == [[0.0], [1.0], [0.5]]
-    assert read_attempts(source)[0].passes == (1, 2, 2, 1)
+    assert read_attempts(source)[0][1] == (1, 2, 2, 1)
     short = square_problem(0, responses=["a"], exec_results=[{"passing": [True], "feedback": [""]}])
     with pytest.raises(UserError, match="exec_results"):
         read_attempts(write_lines(tmp_path / "short.jsonl", [short]))
