@@ -305,6 +305,7 @@ async def test_a_bug_in_a_reader_is_a_crash_and_not_a_malformed_record(tmp_path,
         {"verdicts": ["x", "y"]},
         {"verdicts": [{"kind": "passed", "cpu_seconds": "1"}, {"kind": "passed"}]},
         {"verdicts": [{"kind": "passed", "exit_status": "0"}, {"kind": "passed"}]},
+        {"passing": ["no", "false"]},
         {"passing": [None, 2]},
     ],
 )

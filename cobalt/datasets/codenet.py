@@ -124,8 +124,9 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
         for path in settings.results:  # the data is too large to be read once more for a digest before
             if (read_summary(path) or {}).get("content", content) != content:
                 raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
-        result.summary = writer.summary() | {"pages": _pages(statements.values()), "content": content}
-    return groups_made(result.summary, "CodeNet", settings.output_dir)
+        summary = writer.summary() | {"pages": _pages(statements.values())}
+        result.summary = summary | {"content": content}
+    return groups_made(summary, "CodeNet", settings.output_dir)
 
 
 def _pages(statements: Collection[Statement]) -> dict[str, int]:
