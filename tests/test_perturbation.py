@@ -117,7 +117,7 @@ async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_t
 async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT])])
     settings = RepairSettings(source, tmp_path / "m.jsonl", **SETTINGS, turns=1, public_tests="perturbed")
-    with pytest.raises(UserError, match=r"s\.jsonl: problem 0.*run_perturbation"):
+    with pytest.raises(UserError, match=r"s\.jsonl: problem 0.*perturbed_public_test_cases"):
         await repair(settings, replay(tmp_path, [[RIGHT]]), None)
     broken = square_problem(0, perturbed_public_test_cases="{")
     settings = RepairSettings(write_lines(source, [broken]), tmp_path / "m.jsonl", **SETTINGS, public_tests="perturbed")
