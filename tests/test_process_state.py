@@ -139,7 +139,7 @@ def stop(*arguments):
 
 
 training.draw_demonstrations = stop
-training.train_seed_model(None, 0, None)
+training.train_seed_model(None, 0, training.Recipe())
 """
 
 
