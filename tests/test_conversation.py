@@ -119,7 +119,7 @@ def test_extraction_never_fails_and_never_invents_text(text):
 def test_a_hostile_answer_does_not_take_quadratic_time(answer):
     started = time.thread_time()
     program_of(answer)
-    assert time.thread_time() - started < 1
+    assert time.thread_time() - started < 3  # it takes 0.05 s; a collection of garbage may fall into it
 
 
 @pytest.mark.parametrize("character", "`~")
