@@ -221,8 +221,6 @@ def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
         (["tests/long/faults.py", "--output_dir", "/dev/null/x"], "/dev/null/x"),
         (["-m", "cobalt.judge", "check-recorded", "/dev/null"], "/dev/null"),
         (["-m", "cobalt.services", "--engine", "a=1", "--", "true"], "--model"),
-        (["-m", "cobalt.studies.quickstart"], "studies"),
-        (["-m", "cobalt.report.gpu"], "studies.gpu_report"),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_one_sentence(arguments, names):
