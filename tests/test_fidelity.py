@@ -18,6 +18,7 @@ from cobalt.datasets.taco import TacoSettings, easiest_places, read_attempts, ta
 from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
+from cobalt.episode.record import axes_are_known
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.judge.calling import call_input
@@ -704,6 +705,42 @@ async def test_single_turn_results_of_the_authors_load(tmp_path):
     short = square_problem(0, responses=["a"], exec_results=[{"passing": [True], "feedback": [""]}])
     with pytest.raises(UserError, match="exec_results"):
         read_attempts(write_lines(tmp_path / "short.jsonl", [short]))
+
+
+def authors_square(*, thinking):
+    """An evaluated record of the authors with two samples of two turns, without this project's fields."""
+    record = trajectory_record(0, [[WRONG, RIGHT], [RIGHT, WRONG]])
+    del record["finish_reasons"], record["hidden_verdicts"]
+    answers = [[conversation[2 + 2 * turn]["content"] for conversation in record["conversations"]] for turn in (0, 1)]
+    record["raw_responses"] = [
+        [f"<think>t</think>\n\n{text}\n" if thinking else text for text in row] for row in answers
+    ]
+    return record
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_axes_of_a_record_with_as_many_samples_as_turns_follow_from_its_conversations(thinking):
+    record = authors_square(thinking=thinking)
+    group = trajectories_of(record)
+    assert axes_are_known(group)
+    assert [one.hidden_pass_rates for one in group.trajectories] == [[0.0, 1.0], [1.0, 0.0]]
+    swapped = record | {"raw_responses": [list(row) for row in zip(*record["raw_responses"], strict=True)]}
+    assert not axes_are_known(trajectories_of(swapped))
+    nothing = {name: value for name, value in record.items() if name != "raw_responses"}
+    assert not axes_are_known(trajectories_of(nothing))
+    results = [
+        [
+            {"passing": [False], "feedback": [f"got {conversation[2 + 2 * turn]['content']}"]}
+            for conversation in record["conversations"]
+        ]
+        for turn in (0, 1)
+    ]
+    for sample, conversation in enumerate(record["conversations"]):
+        for turn in (0, 1):
+            conversation[3 + 2 * turn]["content"] = f"Feedback:\n{results[turn][sample]['feedback'][0]}"
+    assert axes_are_known(trajectories_of(nothing | {"public_exec_results": results}))
+    turned = [list(row) for row in zip(*results, strict=True)]
+    assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned}))
 
 
 @pytest.mark.slow

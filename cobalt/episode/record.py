@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 from cobalt.episode import Message
 from cobalt.episode.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import ExecResult, VerdictKind
+from cobalt.judge.verdict import Outcome
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import checked, iterate_records
@@ -41,7 +42,7 @@ _Cost = _OrNull[Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]]
 _Error = Annotated[str, BeforeValidator(lambda value: "" if value is None or value != value else value)]
 _Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _Result = dict[str, Any]  # read by `ExecResult.from_record`
-_PASSING = TypeAdapter(list[bool])
+_PASSING = TypeAdapter(list[Outcome])
 
 
 class _SampleColumns(TypedDict, total=False):
@@ -232,12 +233,36 @@ def _by_sample(columns: Mapping[str, Sequence[Sequence[Any]]], samples: int, tur
 def axes_are_known(group: ProblemTrajectories) -> bool:
     """Whether the axes of a decoded record are certain; if not, they were assumed to be the paper's.
 
-    In a record that this project did not write, they follow from the lengths of its lists, unless it has as many turns
-    as samples.
+    In a record that this project did not write, the axes follow from the lengths of its lists. If the record has as
+    many turns as samples, they are the paper's where its responses or results are those of its conversations, which
+    have one order only: then the authors' multi-turn script wrote the record, and their evaluation, which writes
+    `all_pass_rates` by sample, added to it.
     """
     record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
-    ours = all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
-    return ours or samples != turns or samples == 1
+    return (
+        samples != turns
+        or samples == 1
+        or all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
+        or _fits_the_conversations(group)
+    )
+
+
+def _fits_the_conversations(group: ProblemTrajectories) -> bool:
+    """Whether each message of the model is a part of its response, and each feedback holds that of a failed test.
+
+    False if the record has nothing to compare.
+    """
+    record = group.problem.record
+    if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
+        return False
+    for trajectory in group.trajectories:
+        for shown, turn in zip(_answers(trajectory.messages), trajectory.turns, strict=True):
+            failure = turn.public_result.first_failure() if turn.public_result else None
+            if shown not in turn.response:
+                return False
+            if turn.feedback is not None and (failure or "").strip() not in turn.feedback:
+                return False
+    return True
 
 
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
