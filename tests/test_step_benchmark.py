@@ -21,20 +21,6 @@ def step(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_operations_have_the_kind_of_their_name(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import update
-
-    names = (
-        "aten::mm",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-        "aten::mul",
-        "aten::masked_fill_",
-    )
-    assert [update.kind_of(one) for one in names] == ["matrix products", "attention", "rest", "rest"]
-    sys.modules.pop("update", None)
-
-
 def arguments(step, tmp_path, **others):
     return step.Arguments(tmp_path, "model", tmp_path / "out", [], **others)
 
