@@ -50,3 +50,7 @@ class ApiFlags:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"--{name} is {value:g}: it must be above 0")
+        for name in ("prompt_price", "completion_price"):
+            price = getattr(self, name)
+            if price is not None and not price >= 0:
+                raise UserError(f"--{name} is {price:g}: it must be 0 or more")

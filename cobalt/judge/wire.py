@@ -89,6 +89,8 @@ class JudgeRequest:
 def _suite(value: object, max_tests: int | None) -> TestSuite:
     if isinstance(value, str) and max_tests is not None:  # values of other bodies are counted as they arrive
         value = decode_json(value, most_values=values_of(max_tests))
+        if isinstance(value, str):  # which would be decoded once more, without a limit
+            raise UserError("the test suite is not an object")
     suite = TestSuite.parse(value)
     if len(suite) == 0:
         raise UserError("the test suite is empty")

@@ -238,7 +238,10 @@ def main(arguments: Arguments) -> int:
     """Check, print, and return the exit code."""
     if not arguments.seconds > 0:
         raise UserError(f"--seconds is {arguments.seconds:g}: it must be above 0")
-    inputs = {"data_dir": arguments.data_dir, "model": model_path(arguments.model) if arguments.model else None}
+    model = model_path(arguments.model) if arguments.model else None
+    if model is None and arguments.model and arguments.model.count("/") != 1:
+        model = Path(arguments.model)  # which is not there, and no name of the Hub either
+    inputs = {"data_dir": arguments.data_dir, "model": model}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}
     for name, path in paths.items():
         if not Path(path).exists():
