@@ -164,7 +164,13 @@ class Servers:
         except httpx.RequestError:
             return
         if self._description is not None and answer.is_success:
-            self._check(answer, self._description)
+            try:
+                self._check(answer, self._description)
+            except UserError as error:
+                if all(other.out for other in self._servers):
+                    raise
+                logger.warning("%s: it gets no requests", error)
+                return
         if not answer.is_server_error:
             server.count_in()
 
