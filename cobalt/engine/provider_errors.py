@@ -36,10 +36,11 @@ _UNNAMED_STATUS = 500
 _INPUT = re.compile(
     r"(?:input|prompt|content|message)s?\b.{0,20}\bflagged|flagged_input|\bmoderation|contentpolicyviolation"
     r"|content[ _](?:policy|filter|management)|invalid_prompt|safety_check|violat\w+ usage guideline"
-    r"|inappropriate content|data_inspection_failed"
+    r"|inappropriate content|data_inspection_failed|safety system|violates our polic"
 )
 _ACCOUNT = re.compile(
     r"insufficient[ _](?:account )?(?:balance|credits?|funds|quota)|balance is too low|exceeded_current_quota_error"
+    r"|billing hard limit|organization has been disabled|arrearage|account has been (?:flagged|disabled|suspended)"
 )
 _LENGTH = re.compile(
     r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
@@ -97,6 +98,6 @@ class ProviderError:
             return Cause.MODEL
         if self.status in (400, 413, 422) and _LENGTH.search(self.words):
             return Cause.LENGTH
-        if self.status in (400, 422) and _MAX_TOKENS.search(self.words):
+        if self.status in (400, 422) and _MAX_TOKENS.search(self.words) and "with higher" not in self.words:
             return Cause.MAX_TOKENS
         return Cause.TRANSIENT if self.status in (408, 409, 429) or self.status >= 500 else Cause.REQUEST
