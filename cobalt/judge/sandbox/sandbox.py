@@ -235,7 +235,7 @@ class Sandbox:
             self._writer = None
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)  # bubblewrap's inner process too
             await self._process.wait()
             self._process = None
         if self._first >= 0:
