@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import itertools
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import sysconfig
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support import descendants
 

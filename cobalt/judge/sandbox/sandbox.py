@@ -267,7 +267,7 @@ class Sandbox:
         packages = isolation.PACKAGES if settings.site_packages else ""
         command += [f"uid={PROGRAM_UID if users else 0}", f"packages={packages}"]
         try:
-            self._process = await self._execute(command, (there.fileno(), info_there, go_there))
+            await self._execute(command, (there.fileno(), info_there, go_there))
             os.close(info_there)
             info_there = -1
             pid = (await asyncio.to_thread(_read_object, info_here))["child-pid"]
@@ -286,7 +286,7 @@ class Sandbox:
         self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
         command = self._start_command(str(self._settings.interpreter), str(isolation.INSIDE / "start.py"), there)
         command += ["uid=0", f"packages={self._settings.site_packages or ''}"]
-        self._process = await self._execute(command, (there.fileno(),), self._folder.name)
+        await self._execute(command, (there.fileno(),), self._folder.name)
 
     def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
         """The zygote's command, without the options that depend on the isolation."""
@@ -303,20 +303,24 @@ class Sandbox:
             f"stack={settings.stack_bytes}",
         ]
 
-    async def _execute(
-        self, command: list[str], descriptors: tuple[int, ...], folder: str | None = None
-    ) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=self._messages,
-            pass_fds=descriptors,
-            cwd=folder or "/",
-            env=isolation.ENVIRONMENT,
-            # Ctrl-C in a terminal reaches the command, which then ends its sandboxes. uvloop knows no `process_group`.
-            start_new_session=True,
+    async def _execute(self, command: list[str], descriptors: tuple[int, ...], folder: str | None = None) -> None:
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=self._messages,
+                pass_fds=descriptors,
+                cwd=folder or "/",
+                env=isolation.ENVIRONMENT,
+                # Ctrl-C in a terminal is for the command, which ends its sandboxes. uvloop knows no `process_group`.
+                start_new_session=True,
+            )
         )
+        try:
+            await asyncio.shield(starting)
+        finally:  # a cancelled start waits for the process, because asyncio would end it without its children
+            self._process = await starting
 
     async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:
         if self._writer is None:
