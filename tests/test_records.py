@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import RecordFile, encode_record, read_records, sort_records
+from cobalt.stage.records import RecordFile, encode_record, read_records
 from cobalt.stage.run import whole
 
 
@@ -94,8 +94,11 @@ def test_sorting_gives_the_input_order_whatever_order_records_finished_in(tmp_pa
     with RecordFile(path) as output:
         for identifier in ("c", "a", "b"):
             output.append({"id": identifier})
-    sort_records(path, ["a", "b", "c"])
-    assert [record["id"] for record in read_records(path)] == ["a", "b", "c"]
+    with RecordFile(path) as output:
+        output.append({"id": "other"})
+        output.append({"id": "0"})
+        output.sort(["0", "a", "b", "c"])
+    assert [record["id"] for record in read_records(path)] == ["0", "a", "b", "c", "other"]
     assert not list(tmp_path.glob("*.sorting"))
 
 
@@ -132,9 +135,10 @@ def test_a_file_to_which_nothing_is_written_keeps_every_byte(tmp_path, content):
 
 def test_sorting_cuts_a_torn_line_off(tmp_path):
     path = tmp_path / "r.jsonl"
-    path.write_text('{"id": 1}\n{"id": 2}\n{"id"')
-    sort_records(path, [1, 2])
-    assert path.read_text() == '{"id": 1}\n{"id": 2}\n'
+    path.write_text('{"id": 1}\n\n{"id": 2}\n{"id"')
+    with RecordFile(path) as output:
+        output.sort([2, 1])
+    assert path.read_text() == '{"id": 2}\n{"id": 1}\n'
 
 
 def write_whole(path, records):

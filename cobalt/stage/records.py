@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from cobalt.stage.atomic import lock, replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_result_path
-from cobalt.stage.rows import LARGEST_ROW, encode_json, parse_json, read_rows
+from cobalt.stage.rows import LARGEST_ROW, encode_json, read_rows
 
 RecordId = str | int
 T = TypeVar("T")
@@ -93,8 +93,8 @@ class RecordFile:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             lock(self._handle, path)
-            records = iterate_records(path, unfinished=True)
-            self.done: frozenset[RecordId] = frozenset(record["id"] for record in records)
+            self._ids: list[RecordId] = [record["id"] for record in iterate_records(path, unfinished=True)]  # by line
+            self.done = frozenset(self._ids)
             self._torn = _torn_bytes(path)
         except BaseException:
             self._handle.close()
@@ -118,10 +118,34 @@ class RecordFile:
                     while written < len(line):
                         written += self._handle.write(view[written:]) or 0
                 os.fsync(self._handle.fileno())
+                self._ids.append(record["id"])
             except OSError as error:
                 with contextlib.suppress(OSError):
                     self._handle.truncate(size)
                 raise UserError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def sort(self, order: Sequence[RecordId]) -> None:
+        """Rewrite the file in the order of its input, so that the same command leaves the same file; ends the writing.
+
+        Records whose ids are not in `order` go to the end, in the order that they have; a torn last line is left out.
+
+        Raises:
+            UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
+        """
+        position = {identifier: index for index, identifier in enumerate(order)}
+        positions = [position.get(identifier, len(position)) for identifier in self._ids]
+        if positions == sorted(positions) and not self._torn:
+            return
+        with self.path.open("rb") as lines:
+            begins, begin = [], 0
+            for line in lines:
+                if line.strip():
+                    begins.append(begin)
+                begin += len(line)
+            with replacing(self.path) as handle:
+                for _, begin in sorted(zip(positions, begins, strict=False)):  # the torn line has no position
+                    lines.seek(begin)
+                    handle.write(lines.readline())
 
     def __enter__(self) -> Self:
         return self
@@ -144,32 +168,6 @@ async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
         with contextlib.suppress(UserError):  # it would hide what ended the run
             await writing
         raise
-
-
-def sort_records(path: Path, order: Sequence[RecordId]) -> None:
-    """Rewrite a finished result file in the order of its input, so that the same command leaves the same file.
-
-    Records whose ids are not in `order` go to the end, in the order that they have; a torn last line is left out.
-
-    Raises:
-        UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
-    """
-    position = {identifier: index for index, identifier in enumerate(order)}
-    lines_at: list[tuple[int, int]] = []  # for each line, its position in the order and the offset at which it begins
-    with path.open("rb") as lines:
-        begin = 0
-        for line in lines:
-            if not line.endswith(b"\n"):
-                break  # torn
-            lines_at.append((position.get(parse_json(line.decode())["id"], len(position)), begin))
-            begin += len(line)
-        ordered = sorted(lines_at)
-        if ordered == lines_at and begin == path.stat().st_size:
-            return
-        with replacing(path) as handle:
-            for _, begin in ordered:
-                lines.seek(begin)
-                handle.write(lines.readline())
 
 
 def check_record_path(path: Path) -> None:

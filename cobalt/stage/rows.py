@@ -14,6 +14,7 @@ written, whatever Python's own limit for the process is (`sys.set_int_max_str_di
 import gzip
 import json
 import math
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,8 @@ _OTHER_FORMS = (
     (b"version https://git-lfs", "it is a pointer of Git LFS, not the data: fetch the data by 'git lfs pull'"),
     (b"<", "it is HTML or XML, such as a page that a browser saved: download the file itself"),
 )
+_SURROGATE = re.compile(r"\\u[dD]")  # half of a pair, or of one that is whole
+_NAN_AS_FIELD = re.compile(rb":\s*NaN\s*[,}]")  # it may also stand in a string
 _LINES_OR_ARRAY = "give one JSON object a line, or one array of objects"
 
 
@@ -88,7 +91,7 @@ def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> 
         elif not text.isascii():
             text.encode()
         value = parse_json(text)
-        if "\\ud" in text or "\\uD" in text:
+        if _SURROGATE.search(text):
             encode_json(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise UserError(f"not valid JSON ({error.msg})") from None
@@ -205,7 +208,7 @@ def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[st
                 if line.startswith(b"{") and not whole:
                     advice = "; the file seems to be cut off there"
                 raise UserError(f"{path}, {place}: {error}{advice}") from None
-            yield place, _without_nan(value) if b"NaN" in line else value
+            yield place, _without_nan(value) if _may_have_nan(line) else value
 
 
 def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
@@ -219,7 +222,7 @@ def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
         raise UserError(
             f"{path}: {error}; it begins with '[', and so it is read as one array of objects: {_LINES_OR_ARRAY}"
         ) from None
-    for number, value in enumerate(_without_nan(values) if b"NaN" in content else values, 1):
+    for number, value in enumerate(_without_nan(values) if _may_have_nan(content) else values, 1):
         yield f"item {number}", value
 
 
@@ -260,6 +263,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, date | time):
         return value.isoformat()
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _may_have_nan(text: bytes) -> bool:
+    return b"NaN" in text and _NAN_AS_FIELD.search(text) is not None
 
 
 def _without_nan(value: Any) -> Any:

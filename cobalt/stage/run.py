@@ -27,7 +27,7 @@ from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_replaceable, check_result_path
 from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, RecordId, append_whole, check_record_path, encode_record, sort_records
+from cobalt.stage.records import RecordFile, RecordId, append_whole, check_record_path, encode_record
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -317,7 +317,7 @@ class Each(RecordFile):
             words = "%d of %d problems failed (%s); run the same command again to retry them"
             logger.error(words, failed, total, errors_path(self.path))
         else:
-            sort_records(self.path, order)
+            self.sort(order)
 
 
 def _write_failures(path: Path, failures: Sequence[Mapping[str, Any]]) -> None:
