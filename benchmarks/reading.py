@@ -6,8 +6,8 @@ Writes evaluated files (`synthetic.py`) with a quarter of the problems and with 
 each in a process of its own. If memory does not grow with the number of problems, files are read as a stream. A row has
 the peak memory, the wall time, and the bytes that the process read, as counted by the kernel, in multiples of the
 file's size. A report reads its file once. An evaluation first hashes its file for the manifest and then decodes it
-once; at the end it reads its result three times more: twice to sort it, and once for the figures. The judge is a
-stand-in that passes every program, so that the time of judging is not measured.
+once; at the end it reads its result twice more, to sort it. The judge is a stand-in that passes every program, so that
+the time of judging is not measured.
 """
 
 import asyncio

@@ -25,6 +25,7 @@ from cobalt.rollout.protocols import Ks, Mean, Outcomes, check_k, outcomes_of, p
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import naming
 from cobalt.stage.manifest import companion_path
+from cobalt.stage.records import RecordId
 from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_concurrency, quoted, stage
 from cobalt.stage.service_flags import JudgeFlags
 
@@ -108,10 +109,13 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
         ServiceDown: the judge is not running.
     """
     result = settings.output_file
+    outcomes: dict[RecordId, Outcomes] = {}
     async with using_judge(judge, settings) as judging:
 
         async def work(group: ProblemTrajectories) -> dict[str, Any]:
-            return dict(group.problem.record) | encode_evaluation(await evaluate(group.trajectories, judging))
+            trajectories = tuple(await evaluate(group.trajectories, judging))
+            outcomes[group.problem.id] = outcomes_of(replace(group, trajectories=trajectories))
+            return dict(group.problem.record) | encode_evaluation(trajectories)
 
         with Each(
             result, {"stage": "evaluation"}, [settings.input_file], services={"judge": judging.describe}
@@ -123,9 +127,11 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
                 concurrency=settings.concurrency,
                 description="hidden tests",
             )
-    outcomes = list(map(outcomes_of, read_trajectories(result, unfinished=True)))
-    metrics = turn_metrics(outcomes, str(result))
-    figures = protocol_figures(outcomes, settings.k or ())
+    if output.done:  # by an earlier run
+        outcomes = {group.problem.id: outcomes_of(group) for group in read_trajectories(result, unfinished=True)}
+    ordered = [outcomes[identifier] for identifier in output.ids]
+    metrics = turn_metrics(ordered, str(result))
+    figures = protocol_figures(ordered, settings.k or ())
     protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
     write_metrics(metrics, result, {"protocols": protocols})
     return TurnsOutcome(metrics=metrics, figures=figures, failed=failed, **evaluated(result))

@@ -70,6 +70,7 @@ class RecordFile:
 
     Attributes:
         path: The file.
+        ids: Ids of its records, in their order.
         done: Ids that the file already held when it was opened.
     """
 
@@ -93,8 +94,8 @@ class RecordFile:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             lock(self._handle, path)
-            self._ids: list[RecordId] = [record["id"] for record in iterate_records(path, unfinished=True)]  # by line
-            self.done = frozenset(self._ids)
+            self.ids: list[RecordId] = [record["id"] for record in iterate_records(path, unfinished=True)]
+            self.done = frozenset(self.ids)
             self._torn = _torn_bytes(path)
         except BaseException:
             self._handle.close()
@@ -118,7 +119,7 @@ class RecordFile:
                     while written < len(line):
                         written += self._handle.write(view[written:]) or 0
                 os.fsync(self._handle.fileno())
-                self._ids.append(record["id"])
+                self.ids.append(record["id"])
             except OSError as error:
                 with contextlib.suppress(OSError):
                     self._handle.truncate(size)
@@ -133,7 +134,7 @@ class RecordFile:
             UserError: the sorted file cannot be written, for example on a full disk; the file is then unchanged.
         """
         position = {identifier: index for index, identifier in enumerate(order)}
-        positions = [position.get(identifier, len(position)) for identifier in self._ids]
+        positions = [position.get(identifier, len(position)) for identifier in self.ids]
         if positions == sorted(positions) and not self._torn:
             return
         with self.path.open("rb") as lines:
@@ -146,6 +147,7 @@ class RecordFile:
                 for _, begin in sorted(zip(positions, begins, strict=False)):  # the torn line has no position
                     lines.seek(begin)
                     handle.write(lines.readline())
+        self.ids.sort(key=lambda identifier: position.get(identifier, len(position)))
 
     def __enter__(self) -> Self:
         return self
