@@ -218,10 +218,12 @@ def no_choices():
         (answer(""), "stop", "the provider sent no text"),
         (answer(None, refusal="I will not"), "stop", "the model refused: I will not"),
         (answer("half", "content_filter"), "error", "content filter"),
+        (answer("half", "SAFETY"), "error", "content filter"),
+        (answer("half", "max_tokens"), "length", ""),
         (no_choices(), "error", "the provider sent no choice"),
         (failure(400, "Invalid prompt: your prompt was flagged", code="invalid_prompt"), "error", "flagged"),
     ],
-    ids=["reasoned-away", "empty", "refused", "filtered", "no-choice", "policy"],
+    ids=["reasoned-away", "empty", "refused", "filtered", "unsafe", "cut", "no-choice", "policy"],
 )
 async def test_an_answer_without_a_program_is_a_record_and_not_a_crash(given, reason, message):
     with serve(given) as provider:

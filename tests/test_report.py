@@ -407,11 +407,20 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 
-@pytest.mark.parametrize("content", ["{x", "[]", '{"arguments": 3}'])
-def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("evaluation.run.json", "{x"),
+        ("evaluation.run.json", "[]"),
+        ("evaluation.run.json", '{"arguments": 3}'),
+        ("evaluation.metrics.json", "{x"),
+        ("evaluation.metrics.json", "[]"),
+    ],
+)
+def test_a_manifest_or_figures_that_cannot_be_read_are_named(tmp_path, file, content):
     folder = make_run(tmp_path / "a", EARLY)
-    (folder / "evaluation.run.json").write_text(content)
-    with pytest.raises(UserError, match=r"evaluation\.run\.json"):
+    (folder / file).write_text(content)
+    with pytest.raises(UserError, match=file):
         read_run("a", folder)
 
 

@@ -121,7 +121,7 @@ async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, ju
 
 
 @pytest.mark.sandbox
-async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
+async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge, caplog):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(i, responses=[DOUBLE]) for i in (0, 1)])
     run = RepairSettings(first, tmp_path / "m.jsonl", **(SETTINGS | {"num_completions": 1}), turns=1)
     await repair(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), judge)
@@ -130,6 +130,7 @@ async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fail
     assert record["finish_reasons"][1] == ["error"]
     assert "holds no response" in record["errors"][1][0]
     assert record["public_pass_rates"][1] == [0.0]
+    assert "1 of the 2 problems" in caplog.text
 
 
 async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):

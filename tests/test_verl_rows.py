@@ -159,12 +159,15 @@ def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     }
 
 
-def test_rows_are_numbered_through_all_row_groups(tmp_path, policy, monkeypatch):
+def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monkeypatch):
     monkeypatch.setattr(verl_parquet, "ROWS_IN_A_GROUP", 3)
-    run = single_turn(tmp_path, policy, [square_problem(i) for i in range(8)], [square_problem(9)], prompts="pocket")
+    monkeypatch.setattr(verl_parquet, "CHARACTERS_IN_A_GROUP", 2000)
+    big = {"inputs": ["1" * 1500], "outputs": ["1"]}
+    train = [square_problem(i) for i in range(3)] + [square_problem(i, test_cases=big) for i in range(3, 8)]
+    run = single_turn(tmp_path, policy, train, [square_problem(9)], prompts="pocket")
     convert_single_turn(run)
     file = parquet.ParquetFile(run.local_dir / "train.parquet")
-    assert [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)] == [3, 3, 2]
+    assert [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)] == [3, 2, 2, 1]
     table = file.read().to_pylist()
     assert [row["extra_info"]["index"] for row in table] == list(range(8))
 

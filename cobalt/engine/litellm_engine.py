@@ -323,10 +323,10 @@ class LiteLLMEngine:
             body: As the provider sent it.
         """
         rejected = isinstance(response, Exception)
+        read = {} if rejected else response.model_dump()
         as_sent = rejected or ("choices" in body and self._schema is None)
-        answer = body if as_sent else response.model_dump()
-        text, reason, message = read_answer(answer)
-        usage = usage_of(body if rejected else response.model_dump())
+        text, reason, message = read_answer(body if as_sent else read, read)
+        usage = usage_of(body if rejected else read)
         tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
         cost = self._cost(body if rejected else response, **tokens) if usage else None
         message = self._credentials.scrub(message)

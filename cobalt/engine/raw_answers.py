@@ -45,8 +45,10 @@ def error_inside(body: Body) -> object:
     return None
 
 
-def read_answer(answer: Body) -> tuple[str, FinishReason, str]:
+def read_answer(answer: Body, read: Body) -> tuple[str, FinishReason, str]:
     """Text and finish reason of a chat completion of OpenAI's form, and what went wrong ("" if there is a text).
+
+    `read` is LiteLLM's reading of it ({} without one), which knows the providers' own names of finish reasons.
 
     Raises:
         KeyError, TypeError, AttributeError: it is malformed.
@@ -54,13 +56,15 @@ def read_answer(answer: Body) -> tuple[str, FinishReason, str]:
     if not answer["choices"]:
         return "", "error", "the provider sent no choice"
     choice = answer["choices"][0]
-    message, reason = choice["message"], choice.get("finish_reason")
+    message = choice["message"]
     text = _text(message.get("content"))
-    if reason == "content_filter":
+    reasons = [each.get("finish_reason") for each in (choice, *read.get("choices", ()))]
+    if "content_filter" in reasons:
         return text, "error", "the provider's content filter ended the answer"
     refusal = message.get("refusal") or (message.get("provider_specific_fields") or {}).get("refusal")
     problem = f"the model refused: {refusal}" if refusal else "the provider sent no text"
-    return text, "length" if reason in _CUT else "stop", "" if text else problem
+    cut = any(reason in _CUT for reason in reasons)
+    return text, "length" if cut else "stop", "" if text else problem
 
 
 def usage_of(answer: Body) -> dict[str, Any]:

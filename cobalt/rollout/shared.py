@@ -1,5 +1,6 @@
 """What single turn and multi turn share: settings, seeds of calls, the run over all problems of a file, and its end."""
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -27,6 +28,8 @@ from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, chec
 from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
+
+logger = logging.getLogger(__name__)
 
 Samples = Literal["auto", "seeded", "unseeded"]
 """Whether each sample has a seed of its own; "auto": `decide_samples` says."""
@@ -208,16 +211,23 @@ async def decide_samples(settings: RolloutSettings, engine: Engine) -> RolloutSe
 
 
 def check_replay(engine: Engine, problems: Collection[ProblemId], programs: int) -> None:
-    """Raise UserError if the engine is a replay that holds none of the problems or too few turns."""
+    """Raise UserError if the engine is a replay that holds none of the problems or too few turns; say if it lacks some.
+
+    Responses that it lacks are recorded as empty ones with an error, which count as wrong.
+    """
     if not isinstance(engine, ReplayEngine):
         return
-    if engine.problems.isdisjoint(problems):
+    held = len(engine.problems & set(problems))
+    if not held:
         raise UserError(
             f"{engine.path} holds responses for none of the {len(problems)} problems, such as {next(iter(problems))!r}:"
             " give the file that was recorded with these problems"
         )
     if engine.turns < programs:
         raise UserError(f"{engine.path} holds {engine.turns} turns, and {programs} are asked for: give fewer --turns")
+    if held < len(problems):
+        words = "%s holds responses for %d of the %d problems: the others fail"
+        logger.warning(words, engine.path, held, len(problems))
 
 
 async def _nothing(_: Engine) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import IO, Any
 
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.tally import Tally
 
-ROWS_IN_A_GROUP = 128  # which are in memory, with their tests, when they are written and when they are read
+# A row group is in memory, with the tests of its rows, when it is written and when it is read; pyarrow reads none whose
+# texts have more than 2 GiB.
+ROWS_IN_A_GROUP = 128
+CHARACTERS_IN_A_GROUP = 32 << 20
 
 
 def rows_schema(*, episodes: bool) -> Any:
@@ -52,8 +54,7 @@ class Split:
         from pyarrow.parquet import ParquetWriter
 
         with ParquetWriter(file, schema, compression="zstd") as parquet:
-            remaining = iter(rows)
-            while group := list(islice(remaining, ROWS_IN_A_GROUP)):
+            for group in _groups(rows):
                 fitting = list(self._fitting(group))
                 if fitting:
                     parquet.write_table(pyarrow.Table.from_pylist(fitting, schema=schema))
@@ -82,3 +83,17 @@ class Split:
             "problems": len(self.problems),
             "longest prompt, tokens": self.longest,
         }
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows in groups, each for one row group."""
+    group: list[dict[str, Any]] = []
+    characters = 0
+    for row in rows:
+        group.append(row)
+        characters += len(row["reward_model"]["ground_truth"])
+        if len(group) >= ROWS_IN_A_GROUP or characters >= CHARACTERS_IN_A_GROUP:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
