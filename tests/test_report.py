@@ -407,11 +407,22 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 
-@pytest.mark.parametrize("content", ["{x", "[]", '{"arguments": 3}'])
-def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run", "{x"),
+        ("run", "[]"),
+        ("run", '{"arguments": 3}'),
+        ("metrics", "{x"),
+        ("metrics", "[]"),
+        ("metrics", '{"protocols": {"pass@x": 1}}'),
+        ("metrics", '{"single_turn": {"groups": [{}]}}'),
+    ],
+)
+def test_a_companion_that_cannot_be_read_is_named(tmp_path, name, content):
     folder = make_run(tmp_path / "a", EARLY)
-    (folder / "evaluation.run.json").write_text(content)
-    with pytest.raises(UserError, match=r"evaluation\.run\.json"):
+    (folder / f"evaluation.{name}.json").write_text(content)
+    with pytest.raises(UserError, match=rf"evaluation\.{name}\.json"):
         read_run("a", folder)
 
 

@@ -233,10 +233,13 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
 def _asked(evaluation: Path) -> list[int]:
     """The k above 1 of the pass@k in the figures next to an evaluation; [] without figures."""
     path = companion_path(evaluation, ".metrics.json")
-    figures = json.loads(path.read_bytes()) if path.exists() else {}
-    names = [name.removeprefix("pass@") for name in figures.get("protocols", {}) if name.startswith("pass@")]
-    names += [k for group in figures.get("single_turn", {}).get("groups", ()) for k in group["pass_at"]]
-    return sorted({int(k) for k in names} - {1})
+    try:
+        figures = json.loads(path.read_bytes()) if path.exists() else {}
+        names = [name.removeprefix("pass@") for name in figures.get("protocols", {}) if name.startswith("pass@")]
+        names += [k for group in figures.get("single_turn", {}).get("groups", ()) for k in group["pass_at"]]
+        return sorted({int(k) for k in names} - {1})
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
