@@ -67,3 +67,8 @@ class _Run:
 
 
 sys.meta_path.append(_Run)
+
+if sys.argv[:1] == ["-m"]:  # `python -m cobalt.X` is about to import X, which may lack the packages that it imports
+    from cobalt.stage.entry import end_in_one_sentence
+
+    end_in_one_sentence()

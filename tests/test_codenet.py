@@ -290,6 +290,7 @@ def header_of(size, name="data/p00000/Python/s1.py", kind=tarfile.REGTYPE):
     member.type = kind
     header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
     header[124:136] = b"\x80" + size.to_bytes(11, "big")
+    header[482] = kind == tarfile.GNUTYPE_SPARSE  # its map goes on after the header
     header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * ord(" "))
     return bytes(header)
 
@@ -354,6 +355,15 @@ def test_a_member_of_an_absurd_size_ends_in_a_sentence(tmp_path, size, name, kin
     archive = archive_with(tmp_path / "size.tar", METADATA, "w")
     archive.write_bytes(archive.read_bytes()[:1024] + header_of(size, name, kind) + bytes(2048))
     with pytest.raises(UserError, match=r"size\.tar"):
+        run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_sparse_file_is_refused_before_its_map_is_read(tmp_path, blocks):
+    archive = archive_with(tmp_path / "sparse.tar", METADATA, "w")
+    endless = (b"1".zfill(12) * 42 + b"\1").ljust(512, b"\0")
+    archive.write_bytes(archive.read_bytes()[:1024] + header_of(0, kind=tarfile.GNUTYPE_SPARSE) + endless * blocks)
+    with pytest.raises(UserError, match=r"sparse\.tar.*sparse file"):
         run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
 
 

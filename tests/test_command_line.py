@@ -499,15 +499,26 @@ SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` star
 STARTED_BY_USERS = [
     *sorted(script.name for script in ROOT.glob("*.py") if script.name not in SERVED),
     *sorted(f"preproc/{script.name}" for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
+    *("-m cobalt.judge", "-m cobalt.preflight", "-m cobalt.training", "-m cobalt.pocket", "-m studies.quickstart"),
 ]
 
 
-@pytest.mark.parametrize("script", STARTED_BY_USERS)
-def test_without_the_environment_every_script_names_the_first_step_in_one_sentence(script):
-    command = [sys.executable, "-S", script, "--no_such_flag"]  # -S: without installed packages
+@pytest.mark.parametrize("words", STARTED_BY_USERS)
+def test_without_the_environment_every_command_names_the_first_step_in_one_sentence(words):
+    command = [sys.executable, "-S", *words.split(), "--no_such_flag"]  # -S: without installed packages
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 2, finished.stderr
     assert len(finished.stderr.splitlines()) == 1 and "scripts/setup.sh" in finished.stderr
+
+
+def test_a_module_keeps_its_traceback_at_a_defect_and_ends_in_one_sentence_at_ctrl_c(tmp_path):
+    ends = {"raise KeyError('defect')": (1, "Traceback"), "raise KeyboardInterrupt": (130, "interrupted")}
+    for statement, (code, said) in ends.items():
+        (tmp_path / "tyro.py").write_text(statement)
+        command = [sys.executable, "-m", "cobalt.report"]
+        outside = os.environ | {"PYTHONPATH": str(tmp_path)}
+        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60)
+        assert finished.returncode == code and finished.stderr.startswith(said), finished.stderr
 
 
 def test_ctrl_c_while_modules_are_imported_is_one_sentence():

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.files import check_files
+from cobalt.stage.files import COMPANIONS, check_files
 
 
 @pytest.fixture
@@ -82,6 +82,13 @@ def test_a_result_that_is_an_input_is_refused_under_every_spelling(tmp_path, pro
     with pytest.raises(UserError, match="output"):
         check_files([other, given], [tmp_path / "first.jsonl", result])
     assert problems.read_text() == "{}"
+
+
+@pytest.mark.parametrize("name", [f"r{suffix}" for suffix in COMPANIONS] + ["r.jsonl.part"])
+def test_an_input_in_the_place_of_a_companion_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=r"is an input.* result .*r\.jsonl"):
+        check_files([tmp_path / name], [tmp_path / "r.jsonl"])
 
 
 def test_two_results_in_one_place_are_refused(tmp_path):

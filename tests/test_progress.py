@@ -36,6 +36,16 @@ def test_a_long_loop_logs_now_and_then_and_at_the_end(lines, capsys):
     assert "\r" not in capsys.readouterr().err
 
 
+def test_the_time_left_stands_beside_what_a_loop_says_of_itself(lines):
+    with progress.track(total=40, desc="work", unit="step") as bar:
+        for _ in range(40):
+            bar.set_postfix(loss="0.5", refresh=False)
+            bar.update(1)
+    said = lines()
+    assert all("loss=0.5" in line for line in said)
+    assert "left" in said[0] and "left" not in said[-1]
+
+
 def test_work_that_is_counted_by_hand_ends_with_a_line_even_if_it_was_short(lines):
     with progress.track(total=3, initial=1, desc="work", unit="item") as bar:
         bar.update(1)

@@ -408,19 +408,21 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    ("name", "content"),
     [
-        ("evaluation.run.json", "{x"),
-        ("evaluation.run.json", "[]"),
-        ("evaluation.run.json", '{"arguments": 3}'),
-        ("evaluation.metrics.json", "{x"),
-        ("evaluation.metrics.json", "[]"),
+        ("run", "{x"),
+        ("run", "[]"),
+        ("run", '{"arguments": 3}'),
+        ("metrics", "{x"),
+        ("metrics", "[]"),
+        ("metrics", '{"protocols": {"pass@x": 1}}'),
+        ("metrics", '{"single_turn": {"groups": [{}]}}'),
     ],
 )
-def test_a_manifest_or_figures_that_cannot_be_read_are_named(tmp_path, file, content):
+def test_a_companion_that_cannot_be_read_is_named(tmp_path, name, content):
     folder = make_run(tmp_path / "a", EARLY)
-    (folder / file).write_text(content)
-    with pytest.raises(UserError, match=file):
+    (folder / f"evaluation.{name}.json").write_text(content)
+    with pytest.raises(UserError, match=rf"evaluation\.{name}\.json"):
         read_run("a", folder)
 
 

@@ -261,6 +261,26 @@ def write_parquet(path, columns, **settings):
     return path
 
 
+@pytest.mark.slow
+def test_a_small_parquet_file_does_not_take_the_memory_of_its_rows(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2000, pyarrow.int32()), [MIB.decode()])
+    many = write_parquet(tmp_path / "many.parquet", {"id": text}, compression="zstd")
+    assert many.stat().st_size < 1 << 20
+    [said], most = memory_of(READ.format(path=str(many)))
+    assert "many.parquet" in said and "unpacked" in said
+    assert most < 3 * LARGEST_ROW
+
+
+def test_a_row_of_a_parquet_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    path = write_parquet(tmp_path / "wide.parquet", {"id": ["a", "a" * 2000]})
+    monkeypatch.setattr("cobalt.stage.rows.LARGEST_ROW", 1000)
+    rows = read_rows(path)
+    assert next(rows) == ("row 1", {"id": "a"})
+    with pytest.raises(UserError, match=r"wide\.parquet, row 2"):
+        next(rows)
+
+
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
 def test_a_parquet_file_with_any_damage_is_read_or_refused_in_one_sentence(tmp_path, compression):
     pytest.importorskip("pyarrow")

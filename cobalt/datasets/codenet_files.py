@@ -144,6 +144,8 @@ class _Member(tarfile.TarInfo):
         """The hook that `tarfile` has for subclasses: what it does with a header."""
         if self.size < 0 or (self.type in _HEADERS and self.size > LARGEST_HEADER):
             raise tarfile.ReadError(f"a header has {self.size} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            self._proc_gnusparse_10()
         member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return member
 

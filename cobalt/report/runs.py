@@ -238,7 +238,7 @@ def _asked(evaluation: Path) -> list[int]:
         names = [name.removeprefix("pass@") for name in figures.get("protocols", {}) if name.startswith("pass@")]
         names += [k for group in figures.get("single_turn", {}).get("groups", ()) for k in group["pass_at"]]
         return sorted({int(k) for k in names} - {1})
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
 
 

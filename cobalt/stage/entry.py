@@ -7,6 +7,7 @@ in one sentence.
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, get_type_hints
 
 from cobalt.stage.errors import INTERRUPTED
@@ -35,15 +36,30 @@ def run_command(
         function = getattr(importlib.import_module(name), stage or "main")
         settings, *_ = get_type_hints(function).values()
         cli.run_script(settings, function, command_line, program=program, example=example, prepare=prepare)
-    except ModuleNotFoundError as error:
-        package = (error.name or "cobalt").partition(".")[0]
-        if package in ("cobalt", "cobalt_verl", "studies"):  # a defect, which keeps its traceback
-            raise
+    except (ModuleNotFoundError, KeyboardInterrupt) as error:
+        _end(error)
+        raise
+
+
+def end_in_one_sentence() -> None:
+    """Let a module that `python -m` runs end as `run_command` does at a missing package and at Ctrl-C."""
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _end(error)
+        sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = end
+
+
+def _end(error: BaseException) -> None:
+    """Exit with one sentence at Ctrl-C and at a missing package, unless it is one of this project: that is a defect."""
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write(INTERRUPTED)
+        sys.exit(130)
+    package = (getattr(error, "name", None) or "cobalt").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package not in ("cobalt", "cobalt_verl", "studies"):
         sys.stderr.write(
             f"error: the Python package {package!r} is missing in {sys.executable}: run scripts/setup.sh in the"
             " project's folder and activate its environment (source .venv/bin/activate)\n"
         )
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write(INTERRUPTED)
-        sys.exit(130)

@@ -205,10 +205,12 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or not isinstance(content.get("arguments"), dict):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        makers = [content["arguments"], *content.get("sources", ())]
+        readable = all(isinstance(arguments.get("engine", {}), dict) for arguments in makers)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        readable = False
+    if not readable:
         raise UserError(f"{path} is not a readable manifest: move it and its result away")
     return content
 

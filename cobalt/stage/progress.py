@@ -21,15 +21,15 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
     """A tqdm that logs lines instead of drawing a bar."""
 
     def display(self, *_: Any, **__: Any) -> None:
-        """Log how far the work is, with the caller's words or the times."""
+        """Log how far the work is, with the times unless the caller has a layout with words for them."""
         facts = self.format_dict
         done, total, elapsed = facts["n"], facts["total"], facts["elapsed"]
         new = done - facts["initial"]
-        words = f", {self.postfix}" if self.postfix else f" in {tqdm.format_interval(elapsed)}"
-        if total and new > 0 and done != total and not self.postfix:
-            words += f", about {tqdm.format_interval((total - done) * elapsed / new)} left"
-        progress = f"{done} of {total}" if total else done
-        logger.info("%s: %s %ss%s", self.desc.rstrip(": "), progress, self.unit, words)
+        times = "" if self.bar_format else f" in {tqdm.format_interval(elapsed)}"
+        if times and total and new > 0 and done != total:
+            times += f", about {tqdm.format_interval((total - done) * elapsed / new)} left"
+        progress, words = f"{done} of {total}" if total else done, f", {self.postfix}" if self.postfix else ""
+        logger.info("%s: %s %ss%s%s", self.desc.rstrip(": "), progress, self.unit, times, words)
 
     def close(self) -> None:
         """Log the last line, unless nothing was done."""

@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import IO, Any, cast
@@ -183,20 +183,31 @@ def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
             yield from _lines(path, handle, unfinished)
 
 
-def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[str, Any]]:
+def _size_check(path: Path) -> Callable[[str, int], None]:
+    """What is called with the place and the size of each row, and raises UserError where they are too large."""
     unpacked, most = 0, max(LARGEST_ROW, MOST_EXPANSION * path.stat().st_size)
-    number = 0
-    while line := handle.readline(LARGEST_ROW + 1):
-        number += 1
-        place = f"line {number}"
-        if len(line) > LARGEST_ROW:
+
+    def check(place: str, size: int) -> None:
+        nonlocal unpacked
+        unpacked += size
+        if size > LARGEST_ROW:
             raise UserError(f"{path}, {place}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
-        unpacked += len(line)
         if unpacked > most:
             raise UserError(
                 f"{path}, {place}: the file has unpacked to more than {MOST_EXPANSION} times its size: if you trust"
                 " it, unpack it and give the file of lines"
             )
+
+    return check
+
+
+def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[str, Any]]:
+    check = _size_check(path)
+    number = 0
+    while line := handle.readline(LARGEST_ROW + 1):
+        number += 1
+        place = f"line {number}"
+        check(place, len(line))
         whole = line.endswith(b"\n")
         if unfinished and not whole:
             return
@@ -232,16 +243,15 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)") from None
-    number = 0
+    check = _size_check(path)
     with path.open("rb") as handle:
         try:
             # With a buffer, pages are read as they are needed instead of whole row groups.
             with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
-                for batch in file.iter_batches(batch_size=16, use_threads=False):
-                    for index in range(batch.num_rows):  # one row at a time becomes Python objects, which are large
-                        [row] = batch.slice(index, 1).to_pylist()
-                        number += 1
-                        yield f"row {number}", plain_row(row)
+                for number, batch in enumerate(file.iter_batches(batch_size=1, use_threads=False), 1):
+                    check(f"row {number}", batch.nbytes)
+                    [row] = batch.to_pylist()
+                    yield f"row {number}", plain_row(row)
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"{path} is not a whole Parquet file ({reason})") from None
