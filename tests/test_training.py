@@ -154,6 +154,8 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7"], "micro"),
         (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
         (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
+        (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=few"], "log_prob_micro_batch_size_per_gpu is 'few'"),
+        (["cobalt.gpu_memory_gib=80GB"], "cobalt.gpu_memory_gib is '80GB'"),
         (["trainer.n_gpus_per_node=3"], "the number of GPUs, 3"),
         (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node is 0"),
         (["data.train_batch_size=many"], "data.train_batch_size is 'many'"),

@@ -29,11 +29,12 @@ _FIELDS = {
 }
 """Columns that veRL and the reward function read, and the field that each must have."""
 
+_LOG_PROB_SIZES = ("log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu")
 _COUNTS = {
     "data": ("train_batch_size", "max_prompt_length", "max_response_length"),
     "actor_rollout_ref.actor": ("ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"),
-    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", "log_prob_max_token_len_per_gpu"),
-    "actor_rollout_ref.ref": ("log_prob_max_token_len_per_gpu",),
+    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", *_LOG_PROB_SIZES),
+    "actor_rollout_ref.ref": _LOG_PROB_SIZES,
     "trainer": ("n_gpus_per_node", "nnodes", "total_epochs", "total_training_steps"),
     "cobalt": ("keep_checkpoints",),
 }
@@ -41,7 +42,7 @@ _COUNTS = {
 
 _FREQUENCIES = {"trainer.save_freq": -1, "trainer.test_freq": -1}
 _MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
-_ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature")
+_ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature", "cobalt.gpu_memory_gib")
 
 _REMOVING = (
     "trainer.max_actor_ckpt_to_keep",
@@ -76,7 +77,8 @@ class Findings:
 
 def settings_errors(config: Any) -> list[str]:
     """What is wrong with the settings alone, whatever the data and the policy are."""
-    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints"]
+    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints", "cobalt.gpu_memory_gib"]
+    optional += [f"actor_rollout_ref.{part}.{_LOG_PROB_SIZES[0]}" for part in ("rollout", "ref")]
     optional += [_MICRO] if config.actor_rollout_ref.actor.use_dynamic_bsz else []
     wrong = list(number_errors(config, _COUNTS, _FREQUENCIES, optional, _ABOVE_ZERO))
     parts = (_sampling_errors, _trainer_errors, _loss_errors, _episode_errors, _batch_errors, _token_limit_errors)
@@ -198,7 +200,7 @@ def _batch_errors(config: Any) -> Iterator[str]:
         ("the number of GPUs", gpus, "rollout.tensor_model_parallel_size", rollout.tensor_model_parallel_size),
         ("actor.ppo_mini_batch_size x rollout.n", mini * rollout.n, "the number of GPUs", gpus),
     ]
-    micro = "log_prob_micro_batch_size_per_gpu"
+    micro = _LOG_PROB_SIZES[0]
     for name, samples, key, dynamic, size in (
         ("a mini-batch", mini, _MICRO, actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu),
         ("a batch", batch, f"rollout.{micro}", rollout.log_prob_use_dynamic_bsz, rollout[micro]),
