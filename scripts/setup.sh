@@ -112,11 +112,15 @@ check_driver() {
     fail "the NVIDIA driver is $version, and the profile gpu (CUDA 13.0) needs 580 or newer: update the driver"
 }
 
-# Kernels are compiled when they are first called, minutes after a run has begun.
+# Triton, which vLLM and torch use on GPUs, compiles a C extension of Python for each kernel when it is first called, minutes
+# after a run has begun. It takes the compiler that CC names, else gcc, else clang. A CUDA toolkit is not needed.
 check_compiler() {
-  local python said
+  local python compiler headers said
   python=$(find_python)
-  said=$("$python" -m cobalt.training.gpu_compiler 2>&1) || fail "$said"
+  compiler=${CC:-$(command -v gcc || command -v clang || echo gcc)}
+  headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+  said=$("$compiler" -fsyntax-only -I "$headers" -x c - 2>&1 <<<'#include <Python.h>') ||
+    fail "$compiler cannot compile with Python.h in $headers, which kernels for GPUs need at run time: install a C compiler and Python's headers (Debian: apt-get install gcc libc6-dev python3.11-dev; Red Hat: dnf install gcc python3.11-devel) ($(grep -m 1 -E 'error|not found' <<<"$said" || echo "no reason given"))"
 }
 
 # Sets `wheel` to a file or an address, to "kept" or to "none", and `why`.

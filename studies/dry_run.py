@@ -48,7 +48,7 @@ def _command(step: Step) -> tuple[str, ...]:
 
 def _check_training(study: Study, step: Step) -> None:
     from cobalt.training import launch
-    from cobalt.training.checks import Findings, check, settings_errors
+    from cobalt.training.checks import check, check_settings
     from cobalt.training.configuration import compose, trains_on_cpu
     from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
     from cobalt.training.memory import check_memory
@@ -66,13 +66,13 @@ def _check_training(study: Study, step: Step) -> None:
     check_vllm(on_cpu=trains_on_cpu(config))
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
     complete = all((study.root / path).exists() for path in step.needs)
-    findings = check(config) if complete else Findings(settings_errors(config))
-    checked = "rows and policy, which earlier steps make, are not checked yet"
+    steps, checked = None, "rows and policy, which earlier steps make, are not checked yet"
     if complete:
-        checked = "the rows and the policy are checked too"
-    findings.raise_errors()
+        (steps, _), checked = check(config), "the rows and the policy are checked too"
+    else:
+        check_settings(config)
     if Path(run.model, "config.json").is_file():
-        check_memory(config, run.output_dir, findings.steps)
+        check_memory(config, run.output_dir, steps)
     chosen = [attention, *([choose_thinking(config)] if complete else [])]
     launch.dry_run(run.output_dir, config)
     for sentence in chosen:

@@ -20,6 +20,7 @@ from cobalt.episode.trajectory import ProblemTrajectories
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.report.runs import read_run
+from cobalt.stage.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 
@@ -172,3 +173,14 @@ def run_ranks(script, count, folder, *words):
         [*launcher, ROOT / "tests" / script, *words, folder / "config.yaml", folder],
         env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def refused_training(config):
+    """What the checks before a training run say against a composed configuration."""
+    from cobalt.training.checks import check
+
+    try:
+        check(config)
+    except UserError as error:
+        return str(error).split("; ")
+    return []

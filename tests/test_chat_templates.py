@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
-from support import square_problem, write_lines
+from support import refused_training, square_problem, write_lines
 
 from cobalt.engine import Completion
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
@@ -493,9 +493,7 @@ def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
 
 
 def checked(folder, *overrides):
-    from cobalt.training.checks import check
-
-    return check(compose(TrainingSettings(Path("data"), folder, Path("out"), overrides=overrides))).errors
+    return refused_training(compose(TrainingSettings(Path("data"), folder, Path("out"), overrides=overrides)))
 
 
 def refusals(folder, *overrides):

@@ -143,6 +143,15 @@ with machine.alone():
 """
 
 
+def test_fewer_gpus_than_the_run_asks_for_are_refused_before_ray_starts(monkeypatch):
+    from cobalt.training import launch
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="asks for 3 GPUs"), launch._ray(config_of("trainer.n_gpus_per_node=3")):
+        pass
+
+
 def test_a_second_run_with_a_ray_of_its_own_is_refused_until_the_first_has_ended_however_it_ends(monkeypatch):
     from cobalt.training import launch
 

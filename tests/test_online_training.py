@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pyarrow import parquet
-from support import ROOT, square_problem, write_lines
+from support import ROOT, refused_training, square_problem, write_lines
 
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
@@ -18,7 +18,6 @@ from cobalt.reward import verpo as equations
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path
-from cobalt.training.checks import check
 from cobalt.training.configuration import TrainingSettings, compose
 from cobalt.training.launch import _deciding
 
@@ -207,7 +206,7 @@ def run_of(world, *overrides, data="episodes", rollout="multi_turn", estimator="
 
 
 def errors_of(world, *overrides, **choices):
-    return check(compose(run_of(world, *overrides, **choices))).errors
+    return refused_training(compose(run_of(world, *overrides, **choices)))
 
 
 def test_rows_say_how_an_episode_goes_on(world):

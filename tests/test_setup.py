@@ -7,15 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from support import ROOT
-
-from cobalt.training import gpu_compiler
 
 NAME = f"flash_attn-2.8.3+cu130torch2.11-cp311-cp311-linux_{platform.machine()}.whl"
 ADDRESS = f"https://127.0.0.1/{NAME.replace('+', '%2B')}"
@@ -55,17 +52,13 @@ def checkout(tmp_path):
     root = tmp_path / "checkout"
     for name in ("requirements", "scripts"):
         shutil.copytree(ROOT / name, root / name)
-    (root / "cobalt").mkdir()
-    shutil.copy(ROOT / "cobalt" / "__init__.py", root / "cobalt")
-    for package in ("commands", "stage", "training"):
-        shutil.copytree(ROOT / "cobalt" / package, root / "cobalt" / package)
     shutil.copy(ROOT / "pyproject.toml", root)
     executable(tmp_path / "bin" / "bwrap", "exit 1")
     executable(tmp_path / "bin" / "gcc", "exit 0")
     return root
 
 
-def set_up(root, *arguments, cwd=None, driver=None, path=None):
+def set_up(root, *arguments, cwd=None, driver=None, path=None, **environment):
     programs = root.parent / "bin"
     if driver is not None:
         executable(
@@ -75,7 +68,7 @@ def set_up(root, *arguments, cwd=None, driver=None, path=None):
     return subprocess.run(
         ["bash", str(root / "scripts" / "setup.sh"), *map(str, arguments)],
         cwd=cwd or root,
-        env=without_cc | {"PATH": path or f"{programs}:{os.environ['PATH']}"},
+        env=without_cc | {"PATH": path or f"{programs}:{os.environ['PATH']}"} | environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -386,30 +379,15 @@ def test_a_machine_without_a_compiler_is_refused_for_gpus_alone(checkout):
 
 
 @pytest.mark.parametrize(
-    ("compiler", "headers", "named"),
+    ("compiler", "named"),
     [
-        (None, None, "gcc"),
-        ("absent", None, "absent"),
-        pytest.param(
-            "gcc", "absent", "python3.11-dev", marks=pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc here")
-        ),
+        ("exit 1", "python3.11-dev"),
+        ("echo 'error: no Python.h' >&2; exit 1", "no Python.h"),
+        ("grep -q Python.h", None),
     ],
 )
-def test_what_kernels_need_is_named(tmp_path, monkeypatch, compiler, headers, named):
-    if compiler is None:
-        monkeypatch.delenv("CC", raising=False)
-        monkeypatch.setenv("PATH", str(tmp_path))
-    else:
-        monkeypatch.setenv("CC", compiler)
-    if headers is not None:
-        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / headers))
-    assert named in gpu_compiler.missing()
-
-
-@pytest.mark.skipif(
-    not shutil.which("gcc") or not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="no gcc or no Python.h here",
-)
-def test_a_machine_with_a_compiler_and_headers_lacks_nothing(monkeypatch):
-    monkeypatch.setenv("CC", "gcc")
-    assert gpu_compiler.missing() == ""
+def test_the_compiler_of_the_user_must_find_pythons_headers(checkout, compiler, named):
+    executable(checkout.parent / "bin" / "mine", compiler)
+    finished = set_up(checkout, "--profile", "gpu", "--dry_run", CC="mine")
+    assert finished.returncode == (2 if named else 0), finished.stderr
+    assert not named or ("mine" in finished.stderr and named in finished.stderr)

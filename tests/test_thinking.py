@@ -10,7 +10,7 @@ import json
 
 import pytest
 from chat_tokenizers import make_tokenizer, save_policy
-from support import RefusingJudge, square_problem, write_lines
+from support import RefusingJudge, refused_training, square_problem, write_lines
 
 from cobalt.engine import Completion
 from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
@@ -132,7 +132,6 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
     import pyarrow
     from pyarrow import parquet
 
-    from cobalt.training.checks import check
     from cobalt.training.configuration import TrainingSettings, compose
 
     folder = save_policy(tmp_path, form)
@@ -148,7 +147,7 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
     def errors(*overrides):
         opens = f"reward.custom_reward_function.reward_kwargs.prompt_opens_thinking={str(form == 'llama').lower()}"
         run = TrainingSettings(tmp_path, folder, tmp_path / "out", overrides=(opens, *overrides))
-        return check(compose(run)).errors
+        return refused_training(compose(run))
 
     off = "+data.apply_chat_template_kwargs.enable_thinking=false"
     length = f"data.max_prompt_length={PromptTokenCounter(folder).count([CHAT])[0]}"

@@ -18,17 +18,16 @@ def main(settings: TrainingSettings) -> int:
     on_cpu = trains_on_cpu(config)
     check_vllm(on_cpu=on_cpu)
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=on_cpu)
-    findings = check(config)
-    findings.raise_errors()
+    steps, notes = check(config)
     trainer, policy = config.trainer, config.actor_rollout_ref
     size = (
         f"scale {settings.scale}: learning rate {policy.actor.optim.lr}, {config.data.train_batch_size} prompts x"
         f" {policy.rollout.n} samples a step, on {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
     )
-    notes = [*findings.notes, size, attention, choose_thinking(config)]
+    notes += [size, attention, choose_thinking(config)]
     if settings.dry_run or settings.print_config:
         dry_run(settings.output_dir, config)
-    if stops_after_plan(settings, config, notes, findings.steps):
+    if stops_after_plan(settings, config, notes, steps):
         return 0
     return launch(settings, config)
 

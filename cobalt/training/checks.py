@@ -7,8 +7,7 @@ that is not on this machine). What veRL refuses as a run starts is left to veRL.
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,12 @@ _FIELDS = {
 }
 """Columns that veRL and the reward function read, and the field that each must have."""
 
+_LOG_PROB_SIZES = ("log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu")
 _COUNTS = {
     "data": ("train_batch_size", "max_prompt_length", "max_response_length"),
     "actor_rollout_ref.actor": ("ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"),
-    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", "log_prob_max_token_len_per_gpu"),
-    "actor_rollout_ref.ref": ("log_prob_max_token_len_per_gpu",),
+    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", *_LOG_PROB_SIZES),
+    "actor_rollout_ref.ref": _LOG_PROB_SIZES,
     "trainer": ("n_gpus_per_node", "nnodes", "total_epochs", "total_training_steps"),
     "cobalt": ("keep_checkpoints",),
 }
@@ -41,7 +41,7 @@ _COUNTS = {
 
 _FREQUENCIES = {"trainer.save_freq": -1, "trainer.test_freq": -1}
 _MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
-_ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature")
+_ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature", "cobalt.gpu_memory_gib")
 
 _REMOVING = (
     "trainer.max_actor_ckpt_to_keep",
@@ -56,53 +56,46 @@ _BY_COMPARISON = ("grpo", "verpo")
 _NAMED = 5  # over-long prompts in a message
 
 
-@dataclass(slots=True)
-class Findings:
-    """`errors` stop the run, `notes` are for information, `steps` are those of the whole run."""
+def check_settings(config: Any) -> None:
+    """Check the settings alone, whatever the data and the policy are.
 
-    errors: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    steps: int | None = None
-
-    def raise_errors(self) -> None:
-        """Raise all errors as one.
-
-        Raises:
-            UserError: there are any.
-        """
-        if self.errors:
-            raise UserError("; ".join(self.errors))
-
-
-def settings_errors(config: Any) -> list[str]:
-    """What is wrong with the settings alone, whatever the data and the policy are."""
-    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints"]
+    Raises:
+        UserError: some are wrong; the message has all of them.
+    """
+    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints", "cobalt.gpu_memory_gib"]
+    optional += [f"actor_rollout_ref.{part}.{_LOG_PROB_SIZES[0]}" for part in ("rollout", "ref")]
     optional += [_MICRO] if config.actor_rollout_ref.actor.use_dynamic_bsz else []
     wrong = list(number_errors(config, _COUNTS, _FREQUENCIES, optional, _ABOVE_ZERO))
-    parts = (_sampling_errors, _trainer_errors, _loss_errors, _episode_errors, _batch_errors, _token_limit_errors)
-    return wrong or [error for part in parts for error in part(config)]
+    parts = (_sampling_errors, _trainer_errors, _loss_errors, _episode_errors, _batch_errors)
+    _raise(wrong or [error for part in parts for error in part(config)])
 
 
-def check(config: Any) -> Findings:
-    """Check everything that needs no GPU, but memory and disk (`cobalt.training.memory`)."""
-    findings = Findings(settings_errors(config))
-    if findings.errors:
-        return findings
-    counter = _check_policy(config, findings)
-    train, validation = (_rows(config.data[f"{split}_files"], config, counter, findings) for split in ("train", "val"))
-    if findings.errors:
-        return findings
-    steps = train // config.data.train_batch_size
-    try:
-        findings.steps = planned_steps(config, train, steps * config.trainer.total_epochs)
-    except UserError as error:
-        findings.errors.append(str(error))
+def check(config: Any) -> tuple[int, list[str]]:
+    """Check everything that needs no GPU, but memory and disk (`cobalt.training.memory`).
+
+    Returns:
+        The steps of the whole run, and notes for a user.
+
+    Raises:
+        UserError: something is wrong; the message has all that was found.
+    """
+    check_settings(config)
+    errors: list[str] = []
+    notes: list[str] = []
+    counter = _check_policy(config, errors, notes)
+    train, validation = (_rows(config.data[f"{split}_files"], config, counter, errors) for split in ("train", "val"))
+    _raise(errors)
+    of_epoch = train // config.data.train_batch_size
+    steps = planned_steps(config, train, of_epoch * config.trainer.total_epochs)
     if config.algorithm.filter_groups.enable:
-        findings.notes.append("algorithm.filter_groups departs from the paper: batches lack groups of equal rewards")
-    findings.notes.append(
-        f"{train} training rows, {validation} validation rows: {steps} steps an epoch, {findings.steps} in all"
-    )
-    return findings
+        notes.append("algorithm.filter_groups departs from the paper: batches lack groups of equal rewards")
+    notes.append(f"{train} training rows, {validation} validation rows: {of_epoch} steps an epoch, {steps} in all")
+    return steps, notes
+
+
+def _raise(errors: Sequence[str]) -> None:
+    if errors:
+        raise UserError("; ".join(errors))
 
 
 def _sampling_errors(config: Any) -> Iterator[str]:
@@ -189,58 +182,50 @@ def _episode_errors(config: Any) -> Iterator[str]:
 
 
 def _batch_errors(config: Any) -> Iterator[str]:
-    """Batches that cannot be shared by GPUs or cut into micro-batches."""
+    """Batches that cannot be shared by GPUs or cut into micro-batches; limits of tokens that one sample may exceed."""
     actor, rollout, ref = (config.actor_rollout_ref[part] for part in ("actor", "rollout", "ref"))
     gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     batch, mini = config.data.train_batch_size, actor.ppo_mini_batch_size
+    longest = config.data.max_prompt_length + config.data.max_response_length
     shares = [
         ("data.train_batch_size", batch, "actor.ppo_mini_batch_size", mini),
         ("the number of GPUs", gpus, "rollout.tensor_model_parallel_size", rollout.tensor_model_parallel_size),
         ("actor.ppo_mini_batch_size x rollout.n", mini * rollout.n, "the number of GPUs", gpus),
     ]
-    micro = "log_prob_micro_batch_size_per_gpu"
-    for name, samples, key, dynamic, size in (
-        ("a mini-batch", mini, _MICRO, actor.use_dynamic_bsz, actor.ppo_micro_batch_size_per_gpu),
-        ("a batch", batch, f"rollout.{micro}", rollout.log_prob_use_dynamic_bsz, rollout[micro]),
-        ("a batch", batch, f"ref.{micro}", ref.log_prob_use_dynamic_bsz, ref[micro]),
+    for name, samples, section, prefix, dynamic in (
+        ("a mini-batch", mini, "actor", "ppo", actor.use_dynamic_bsz),
+        ("a batch", batch, "rollout", "log_prob", rollout.log_prob_use_dynamic_bsz),
+        ("a batch", batch, "ref", "log_prob", ref.log_prob_use_dynamic_bsz),
     ):
+        key = f"{prefix}_max_token_len_per_gpu" if dynamic else f"{prefix}_micro_batch_size_per_gpu"
+        size = config.actor_rollout_ref[section][key]
+        if dynamic and size * actor.ulysses_sequence_parallel_size < longest:
+            yield (
+                f"actor_rollout_ref.{section}.{key} {size} is less than one sample of data.max_prompt_length +"
+                f" data.max_response_length = {longest} tokens"
+            )
         if size and not dynamic:
-            shares.append((f"what a GPU has of the samples of {name}", samples * rollout.n // gpus, key, size))
+            share = samples * rollout.n // gpus
+            shares.append((f"what a GPU has of the samples of {name}", share, f"{section}.{key}", size))
     for name, number, key, divisor in shares:
         if number % divisor:
             yield f"{name}, {number}, is not a multiple of {key}, {divisor}"
 
 
-def _token_limit_errors(config: Any) -> Iterator[str]:
-    """Micro-batches with a limit of tokens (`use_dynamic_bsz`) that one sample may exceed."""
-    actor, rollout, ref = (config.actor_rollout_ref[part] for part in ("actor", "rollout", "ref"))
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    for name, dynamic, limit in (
-        ("actor.ppo", actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu),
-        ("rollout.log_prob", rollout.log_prob_use_dynamic_bsz, rollout.log_prob_max_token_len_per_gpu),
-        ("ref.log_prob", ref.log_prob_use_dynamic_bsz, ref.log_prob_max_token_len_per_gpu),
-    ):
-        if dynamic and limit * actor.ulysses_sequence_parallel_size < longest:
-            yield (
-                f"actor_rollout_ref.{name}_max_token_len_per_gpu {limit} is less than one sample of"
-                f" data.max_prompt_length + data.max_response_length = {longest} tokens"
-            )
-
-
-def _rows(path: str, config: Any, counter: PromptTokenCounter | None, findings: Findings) -> int:
+def _rows(path: str, config: Any, counter: PromptTokenCounter | None, errors: list[str]) -> int:
     """The rows of a file, whose columns, tests and lengths of prompts are checked."""
     import pyarrow
 
     try:
-        return _check_file(path, config, counter, findings)
+        return _check_file(path, config, counter, errors)
     except UserError as error:
-        findings.errors.append(f"{path}: {error}: make it with preproc/verl_preproc_*.py")
+        errors.append(f"{path}: {error}: make it with preproc/verl_preproc_*.py")
     except (OSError, TypeError, pyarrow.ArrowException, UnicodeError) as error:  # what a damaged file raises
-        findings.errors.append(f"{path} is not a parquet file: {' '.join(str(error).split())}")
+        errors.append(f"{path} is not a parquet file: {' '.join(str(error).split())}")
     return 0
 
 
-def _check_file(path: str, config: Any, counter: PromptTokenCounter | None, findings: Findings) -> int:
+def _check_file(path: str, config: Any, counter: PromptTokenCounter | None, errors: list[str]) -> int:
     from pyarrow import parquet
 
     longest = config.data.max_prompt_length
@@ -264,14 +249,14 @@ def _check_file(path: str, config: Any, counter: PromptTokenCounter | None, find
                 if length > longest:
                     long.append(f"{name} ({length})")
         if long:
-            findings.errors.append(
+            errors.append(
                 f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}:"
                 f" {', '.join(long[:_NAMED])}{', ...' if len(long) > _NAMED else ''}"
             )
         return int(file.metadata.num_rows)
 
 
-def _check_policy(config: Any, findings: Findings) -> PromptTokenCounter | None:
+def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTokenCounter | None:
     """Check the policy's chat template, length and vocabulary; what counts its prompts, None if it is not here."""
     from omegaconf import OmegaConf
 
@@ -282,22 +267,20 @@ def _check_policy(config: Any, findings: Findings) -> PromptTokenCounter | None:
         counter = PromptTokenCounter(tokenizer, arguments)
         settings = architecture(path).get_text_config()
     except NoChatTemplate as error:  # of a folder, and of a model of the Hub that is on this machine
-        findings.errors.append(str(error))
+        errors.append(str(error))
         return None
     except UserError as error:
         if Path(path).exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
-            findings.errors.append(f"{path} holds no usable model ({error})")
+            errors.append(f"{path} holds no usable model ({error})")
         else:
-            findings.notes.append(
-                f"{path} is not on this machine: its lengths, vocabulary and chat template were not checked"
-            )
+            notes.append(f"{path} is not on this machine: its lengths, vocabulary and chat template were not checked")
         return None
-    findings.errors += template_errors(config, counter)
+    errors += template_errors(config, counter)
     asked = data.max_prompt_length + data.max_response_length
     positions = getattr(settings, "max_position_embeddings", None)  # some architectures have no limit
     length = min(positions or 2**62, config.actor_rollout_ref.rollout.max_model_len or 2**62)
     if asked > length:
-        findings.errors.append(
+        errors.append(
             f"data.max_prompt_length {data.max_prompt_length} + data.max_response_length {data.max_response_length} ="
             f" {asked} is more than the model's {length} tokens"
         )
@@ -305,7 +288,7 @@ def _check_policy(config: Any, findings: Findings) -> PromptTokenCounter | None:
     if settings.vocab_size != vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
         wrong = settings.vocab_size < vocabulary or trains_on_cpu(config)
-        (findings.errors if wrong else findings.notes).append(
+        (errors if wrong else notes).append(
             f"{path} has {settings.vocab_size} embeddings for {vocabulary} tokens, and its policy gives probability to"
             " all of them"
         )

@@ -211,7 +211,7 @@ def number_errors(
             yield f"{key} is {value!r}: it must be a whole number of {lowest} or more"
     for key in above_zero:
         value = OmegaConf.select(config, key)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if (value is not None or key not in optional) and (type(value) not in (int, float) or not 0 < value < math.inf):
             yield f"{key} is {value!r}: it must be a number above 0"
 
 

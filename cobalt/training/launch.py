@@ -224,12 +224,18 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         prepare_to_join(named_cluster())  # which sets variables of this process
         yield {}
         return
+    gpus = machine.gpus_of(config)
+    if not trains_on_cpu(config) and (seen := len(machine.visible_gpus())) < gpus:
+        # Without any GPU veRL's queue would stop the run, and advise to let it do without.
+        raise UserError(
+            f"the run asks for {gpus} GPUs, and torch sees {seen} on this machine: set trainer.n_gpus_per_node"
+        )
     machine.check_shared_memory(config)
     with (
         machine.alone(),
         private_ray(
             num_cpus=machine.logical_cpus(config),
-            num_gpus=machine.gpus_of(config) if trains_on_cpu(config) else None,
+            num_gpus=gpus if trains_on_cpu(config) else None,
             object_store_memory=machine.object_store_bytes(config),
         ) as address,
     ):

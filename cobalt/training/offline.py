@@ -42,13 +42,17 @@ _COUNTS = {
 """Settings that must be whole numbers of 1 or more, by section."""
 
 _LEAST = {"data.seed": 0, "model.lora_rank": 0, "trainer.save_freq": -1, "trainer.test_freq": -1}
-_OPTIONAL = ("trainer.total_training_steps", "trainer.max_ckpt_to_keep")
+_OPTIONAL = ("trainer.total_training_steps", "trainer.max_ckpt_to_keep", "cobalt.gpu_memory_gib")
 
 _READ = {
     "data": (*_COUNTS["data"], "seed", "train_files", "val_files", "chat_template_thinking"),
     "trainer": (*_COUNTS["trainer"], "save_freq", "test_freq", "device", "logger", "project_name", "experiment_name"),
+    "checkpoint": (),
 }
 """What this training reads of these sections, which are those of veRL's supervised trainer."""
+
+_DECIDED = ("model.path", "engine.use_dynamic_bsz", "engine.max_token_len_per_gpu")
+"""Settings that a flag or another setting decides."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,9 @@ def compose(arguments: Arguments) -> Any:
 def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
     for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
         section, _, name = key.partition(".")
-        if name not in _READ.get(section, (name,)):
-            yield f"{key}: leave it out, because offline training does not read it"
-    wrong = list(number_errors(config, _COUNTS, _LEAST, _OPTIONAL, ["optim.lr"]))
+        if key in _DECIDED or name not in _READ.get(section, (name,)):
+            yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
+    wrong = list(number_errors(config, _COUNTS, _LEAST, _OPTIONAL, ["optim.lr", "cobalt.gpu_memory_gib"]))
     yield from wrong
     try:
         OfflineSettings(**config.offline)
