@@ -515,6 +515,42 @@ async def test_a_program_goes_on_until_its_client_asks_again_and_is_no_other_cli
         assert judge.restarts == 0
 
 
+async def test_a_program_that_the_judge_failed_on_runs_anew(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: 0.1))
+    judge, failing = LocalJudge(), asyncio.Event()
+
+    async def fail(*_):
+        await failing.wait()
+        raise InfrastructureError("a sandbox broke")
+
+    async def compiles_not(*_):
+        return "SyntaxError"
+
+    monkeypatch.setattr(judge, "execute", fail)
+    route = sandbox_fusion.RunCode(judge, 20)
+    with pytest.raises(InfrastructureError):
+        await route.answer({"code": "("})
+    failing.set()
+    await asyncio.sleep(0)
+    monkeypatch.setattr(judge, "execute", compiles_not)
+    assert (await route.answer({"code": "("}))["run_result"]["stderr"] == "SyntaxError"
+
+
+@pytest.mark.sandbox
+async def test_a_program_that_no_client_asks_for_again_is_not_run(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, 20)
+        long = asyncio.create_task(route.answer({"code": "import time\ntime.sleep(1)", "compile_timeout": 20}))
+        await asyncio.sleep(0)  # so that it is the first
+        with pytest.raises(InfrastructureError):
+            await route.answer({"code": "import time\ntime.sleep(60)", "compile_timeout": 0.3, "run_timeout": 20})
+        await long
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
+        assert judge.restarts == 0
+
+
 @pytest.mark.sandbox
 async def test_a_client_that_goes_away_costs_no_sandbox():
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
