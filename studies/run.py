@@ -15,9 +15,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from cobalt.serving.services import services_process
+from cobalt.serving.children import variables
+from cobalt.serving.services import ServiceFlags
 from cobalt.stage.cli import terminations_as_interrupts
-from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.environment import environment_variables
+from cobalt.stage.errors import CobaltError
 from cobalt.stage.records import RecordFile
 from studies.plan import Services, Step, Study, check_given, digests, is_done, open_study, step_records
 
@@ -91,9 +93,9 @@ class _Runner:
         with log.open("ab") as file:
             begin = file.tell()
             try:
-                environment = self._environment() | self._services_for(step, file.fileno())
-            except InfrastructureError as error:
-                return self._fail(step, 1, f"{_last_lines(_said(log, begin))}\n{error}")
+                environment = self._environment() | self._services_for(step)
+            except CobaltError as error:
+                return self._fail(step, 1, str(error))
             services_seconds = time.monotonic() - clock
             needs = digests(self._study, step.needs)
             code = _run(step.command, self._study.root, environment, file)
@@ -121,14 +123,15 @@ class _Runner:
         self._records[step.name] = record
         return 0
 
-    def _services_for(self, step: Step, log: int) -> dict[str, str]:
+    def _services_for(self, step: Step) -> dict[str, str]:
         """Environment variables that lead to the services of a step; other services are stopped first."""
         if step.services != self._services:
             self._services_stack.close()
             self._services, self._services_environment = None, {}
             if step.services is not None:
-                held = services_process(step.services.flags, log, environment=self._environment(), cwd=self._study.root)
-                self._services_environment = self._services_stack.enter_context(held)
+                flags = ServiceFlags(model=str(self._study.root / step.services.model))
+                with environment_variables(**self._environment()):
+                    self._services_environment = variables(self._services_stack.enter_context(flags.started()))
                 self._services = step.services
         return self._services_environment
 

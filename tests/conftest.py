@@ -6,9 +6,9 @@ import subprocess
 
 import hypothesis
 import pytest
-from support import ROOT, locked_folder
+from support import locked_folder
 
-from cobalt.serving.services import services_process
+from cobalt.serving.children import started_servers, variables
 
 pytest_plugins = ("closing",)
 
@@ -60,7 +60,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def services(seed_model):
-    """The judge and a vLLM engine on a private Ray in a process of their own; yields how to reach them."""
-    settings = ["--engine", "max_model_len=1024", "--engine", "dtype=float32"]
-    with services_process(["--model", str(seed_model), *settings], cwd=ROOT) as environment:
-        yield environment
+    """The judge and a vLLM engine in processes of their own; yields how to reach them."""
+    engine = {"model": str(seed_model), "max_model_len": 1024, "dtype": "float32"}
+    with started_servers(judge={}, engine=engine) as servers:
+        yield variables(servers)

@@ -42,8 +42,8 @@ class Scripted:
         gate: While it is not set, requests are held.
     """
 
-    def __init__(self, *statuses, description=None, error="as the server says"):
-        self.statuses, self.error = list(statuses), error
+    def __init__(self, *statuses, description=None, error="as the server says", describing=200):
+        self.statuses, self.error, self.describing = list(statuses), error, describing
         self.description = {"model": "m"} if description is None else description
         self.requests = []
         self.probes = 0
@@ -56,7 +56,7 @@ class Scripted:
         request = Request(scope, receive)
         if scope["path"] == "/describe":
             self.probes += 1
-            await JSONResponse(self.description)(scope, receive, send)
+            await JSONResponse(self.description, self.describing)(scope, receive, send)
             return
         self.requests.append((dict(request.headers), await request.body()))
         await self.gate.wait()

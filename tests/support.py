@@ -1,12 +1,10 @@
 """Functions that several test modules share; no tests."""
 
-import asyncio
 import contextlib
 import fcntl
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -145,21 +143,6 @@ class RefusingJudge:
 
     async def describe(self):
         return {}
-
-
-@contextlib.asynccontextmanager
-async def listening(api):
-    """An app under uvicorn in this process; yields its URL. Its lifespan is the caller's business."""
-    import uvicorn
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(api, lifespan="off", log_level="warning", access_log=False))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
 
 
 def run_ranks(script, count, folder, *words):

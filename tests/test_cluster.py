@@ -232,9 +232,10 @@ def test_serve_hosts_the_same_apps_that_run_in_process(started, seed_model):
 
 @pytest.mark.services
 @pytest.mark.timeout(300)
-def test_what_cannot_start_is_refused_in_one_sentence(started, tmp_path):
+def test_what_cannot_start_is_refused_in_one_sentence(started, seed_model, tmp_path):
     env, _, _ = started
     assert str(tmp_path) in refuse(env, "serve", "run", *ENGINE, f"model={tmp_path}")
+    assert "GPUs" in refuse(env, "serve", "run", *ENGINE, f"model={seed_model}", "device=gpu")
     assert "auth_token" in refuse(env | {"HOME": str(tmp_path)}, "serve", "run", *JUDGE)
     without = {name: value for name, value in env.items() if name != "RAY_AUTH_MODE"}
     assert "RAY_AUTH_MODE=token" in refuse(without, "serve", "run", *JUDGE)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from chat_tokenizers import FORMS, make_tokenizer, save_policy
 from provider import answer, failure, serve
-from support import listening
+from serving import served
 
 from cobalt.engine import Call, Completion, GenerationSettings
 from cobalt.engine.opening import open_vllm_or_url
@@ -219,7 +219,7 @@ def model(request, tmp_path, monkeypatch):
 async def app(settings):
     """The app under uvicorn in this process; yields its URL."""
     api = engine_app.engine_api(engine_app.EngineService(settings))
-    async with api.router.lifespan_context(api), listening(api) as url:
+    async with served(api) as url:
         yield url
 
 

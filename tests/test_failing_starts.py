@@ -101,6 +101,7 @@ def run_services(*arguments, **variables):
         (["--judge", "no_key=1"], "no_key"),
         (["--judge", "comparison=none-such", "--judge", "cpu_seconds=1"], "comparison"),
         (["--judge", "no_value"], "no_value"),
+        (["--judge", "num_replicas=2"], "num_replicas=2 --name evaluator"),
         (["--http_port", "99999"], "99999"),
         (["--http_port", "0"], "http_port is 0"),
         (["no-such-command"], "no-such-command"),

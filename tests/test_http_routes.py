@@ -419,13 +419,6 @@ def test_a_token_appears_in_no_description_and_no_representation():
     assert "token" not in settings.of_the_judge().decisive()
 
 
-def test_a_suite_of_too_many_tests_is_refused():
-    payload = {"code": "", "test_cases": {"inputs": [""] * 3, "outputs": [""] * 3}}
-    assert len(JudgeRequest.parse(payload, max_tests=3).suite) == 3
-    with pytest.raises(UserError, match="max_tests"):
-        JudgeRequest.parse(payload, max_tests=2)
-
-
 def test_a_result_says_that_its_cluster_was_open_and_older_records_are_of_private_ones():
     result = ExecResult([True], [""], [Verdict(VerdictKind.PASSED)], private=False)
     assert result.to_record()["private"] is False
@@ -512,6 +505,42 @@ async def test_a_program_goes_on_until_its_client_asks_again_and_is_no_other_cli
             await route.answer(slow)
         patient = {"code": "print(8)", "compile_timeout": 20}
         assert (await route.answer(patient))["run_result"]["stdout"] == "8\n"
+        assert judge.restarts == 0
+
+
+async def test_a_program_that_the_judge_failed_on_runs_anew(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: 0.1))
+    judge, failing = LocalJudge(), asyncio.Event()
+
+    async def fail(*_):
+        await failing.wait()
+        raise InfrastructureError("a sandbox broke")
+
+    async def compiles_not(*_):
+        return "SyntaxError"
+
+    monkeypatch.setattr(judge, "execute", fail)
+    route = sandbox_fusion.RunCode(judge, 20)
+    with pytest.raises(InfrastructureError):
+        await route.answer({"code": "("})
+    failing.set()
+    await asyncio.sleep(0)
+    monkeypatch.setattr(judge, "execute", compiles_not)
+    assert (await route.answer({"code": "("}))["run_result"]["stderr"] == "SyntaxError"
+
+
+@pytest.mark.sandbox
+async def test_a_program_that_no_client_asks_for_again_is_not_run(monkeypatch):
+    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        route = sandbox_fusion.RunCode(judge, 20)
+        long = asyncio.create_task(route.answer({"code": "import time\ntime.sleep(1)", "compile_timeout": 20}))
+        await asyncio.sleep(0)  # so that it is the first
+        with pytest.raises(InfrastructureError):
+            await route.answer({"code": "import time\ntime.sleep(60)", "compile_timeout": 0.3, "run_timeout": 20})
+        await long
+        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
         assert judge.restarts == 0
 
 

@@ -407,17 +407,20 @@ async def test_more_tokens_than_the_model_gives_are_the_users_mistake(said):
     assert len(provider.requests) == 1
 
 
-@pytest.mark.parametrize("said", TOO_LONG)
-async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said):
+@pytest.mark.parametrize(
+    ("said", "rest"),
+    [*((said, None) for said in TOO_LONG), (TOO_LONG[6].replace("12000 +", "9000 +"), 1000)],
+)
+async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said, rest):
     with serve(failure(400, said), answer("four")) as provider:
         [completion] = await ask(engine(provider), LONG)
     assert completion.text == "four"
-    assert [request["body"].get("max_completion_tokens") for request in provider.requests] == [8192, None]
+    assert [request["body"].get("max_completion_tokens") for request in provider.requests] == [8192, rest]
 
 
-@pytest.mark.parametrize("code", [None, "context_length_exceeded"])
-async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(code):
-    with serve(failure(400, TOO_LONG[0], code=code)) as provider:
+@pytest.mark.parametrize(("status", "code"), [(400, None), (400, "context_length_exceeded"), (500, None)])
+async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(status, code):
+    with serve(failure(status, TOO_LONG[0], code=code)) as provider:
         [completion] = await ask(engine(provider), LONG)
     assert completion.finish_reason == "prompt_too_long"
     assert "length is 10000" in completion.message
@@ -434,6 +437,7 @@ async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(code):
         failure(400, "Your credit balance is too low to access the API. Please go to Plans & Billing"),
         failure(403, "Your account has no prepaid quota", code="billing"),
         failure(403, "Your account has been suspended for violating our usage policies"),
+        failure(403, "Forbidden: account flagged for moderation"),
         failure(403, "you are not allowed to sample from this model"),
     ],
 )
@@ -692,9 +696,17 @@ def test_no_message_has_a_secret_of_the_environment(name):
     assert credentials.scrub(f"/home/user: {SECRET} is wrong") == "/home/user: *** is wrong"
 
 
-async def test_missing_keys_of_aws_end_the_run_at_once_and_are_named(monkeypatch):
-    with pytest.raises(RequestRefused, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        await ask(bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"}))
+@pytest.mark.parametrize(
+    ("flags", "missing"),
+    [
+        ({"AWS_REGION_NAME": "us-east-1"}, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ({"AWS_REGION_NAME": "us-east-1", "AWS_ACCESS_KEY_ID": "AKIA"}, "AWS_SECRET_ACCESS_KEY"),
+        ({"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET}, "AWS_REGION_NAME"),
+    ],
+)
+def test_what_aws_needs_is_named_before_any_request(monkeypatch, flags, missing):
+    with pytest.raises(UserError, match=missing):
+        bedrock(monkeypatch, None, flags)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,11 @@ def test_fields_without_values_are_missing(tmp_path, nothing):
     assert "NaN" not in (tmp_path / "split.jsonl").read_text()
 
 
+def test_an_empty_suite_keeps_the_function_that_it_names():
+    empty = CALLS | {"inputs": [], "outputs": []}
+    assert Problem.parse(RECORD | {"test_cases": CALLS, "public_test_cases": empty}).public_tests.fn_name == "f"
+
+
 def test_columns_that_only_some_rows_of_a_table_fill_are_missing_in_the_others(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow

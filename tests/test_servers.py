@@ -89,6 +89,27 @@ async def test_a_dead_server_is_left_out_until_it_answers(monkeypatch):
         assert back.probes == 1
 
 
+async def test_a_server_that_hangs_holds_up_no_request_and_is_asked_once_at_a_time(monkeypatch):
+    monkeypatch.setattr(stage_servers, "ASKED_AGAIN", 0.0)
+    silent, asked = [], Scripted()
+
+    async def keep_silent(reader, writer):
+        silent.append(writer)
+        if len(silent) == 1:
+            writer.close()
+
+    hanging = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
+    port = hanging.sockets[0].getsockname()[1]
+    async with hanging, served(asked) as url, pool(f"http://127.0.0.1:{port}", url) as servers:
+        began = time.monotonic()
+        for count in (1, 9, 9):
+            await asyncio.gather(*(servers.post("/", b"{}") for _ in range(count)))
+        assert time.monotonic() - began < 5
+        assert len(silent) == 2  # the first request, and one probe
+        for writer in silent:
+            writer.close()
+
+
 async def test_a_server_that_is_busy_three_times_in_a_row_is_left_out():
     busy, idle = Scripted(*[503] * 50), Scripted()
     async with served(busy) as one, served(idle) as two, pool(one, two) as servers:
@@ -147,6 +168,17 @@ async def test_servers_must_describe_themselves_alike():
         two.description = dict(one.description)
         async with pool(first, second) as servers:
             assert await servers.describe() == {"cpu_seconds": 4}
+
+
+async def test_a_server_that_is_busy_keeps_no_other_from_describing_itself():
+    busy, idle = Scripted(describing=503), Scripted()
+    async with served(busy) as one, served(idle) as two:
+        async with pool(one, two) as servers:
+            assert await servers.describe() == idle.description
+        async with pool(one) as servers:
+            with pytest.raises(InfrastructureError) as caught:
+                await servers.describe()
+            assert not isinstance(caught.value, ServiceDown)
 
 
 async def test_a_server_that_comes_back_with_other_settings_is_refused():

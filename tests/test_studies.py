@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from support import ROOT, write_lines
 
 from cobalt.serving.services import Arguments as ServicesArguments
-from cobalt.serving.services import services_process
+from cobalt.serving.services import ServiceFlags
 from cobalt.stage import cli
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import RecordFile, read_records
@@ -270,18 +270,18 @@ def services(monkeypatch):
     """Services that only note when they start and stop; yields the notes."""
     notes = []
 
-    @contextlib.contextmanager
-    def stub(flags, log, *, environment, cwd):
-        if "broken" in flags:
-            os.write(log, b"no such model\n")
-            raise InfrastructureError("the services did not start")
-        assert "RAY_ADDRESS" not in environment
-        notes.append(("start", *flags))
-        yield {"COBALT_STUB": " ".join(flags) or "judge"}
-        notes.append(("stop", *flags))
+    class Stub(ServiceFlags):
+        @contextlib.contextmanager
+        def started(self):
+            model = Path(self.model).name
+            if model == "broken":
+                raise InfrastructureError("no such model")
+            notes.append(("start", model))
+            yield {"COBALT_STUB": model}
+            notes.append(("stop", model))
 
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr(running, "services_process", stub)
+    monkeypatch.setattr(running, "ServiceFlags", Stub)
+    monkeypatch.setattr(running, "variables", dict)
     return notes
 
 
@@ -294,11 +294,8 @@ def test_neighbouring_steps_share_services_and_others_do_not(tmp_path, services)
     models = ["m", "m", None, "m", "n"]
     planned = study(tmp_path, *(served(f"s{place}", model) for place, model in enumerate(models)))
     assert run(planned)[0] == 0
-    assert (tmp_path / "served").read_text().split("\n")[:-1] == [
-        "--model m", "--model m", "", "--model m", "--model n",
-    ]  # fmt: skip
-    flags = [("--model", "m"), ("--model", "m"), ("--model", "n")]
-    assert services == [(what, *flag) for flag in flags for what in ("start", "stop")]
+    assert (tmp_path / "served").read_text().split("\n")[:-1] == ["m", "m", "", "m", "n"]
+    assert services == [(what, model) for model in "mmn" for what in ("start", "stop")]
 
 
 def test_services_are_not_started_for_steps_that_are_done(tmp_path, services):
@@ -320,42 +317,6 @@ def test_services_that_do_not_start_fail_the_step(tmp_path, services, caplog):
     assert run(planned) == (1, [])
     assert "step a" in caplog.text
     assert "no such model" in caplog.text, "what the services have said"
-
-
-@pytest.fixture
-def stub_python(tmp_path, monkeypatch):
-    """A Python whose `cobalt.services` starts nothing: it notes its arguments, runs the command, and notes its end."""
-    stub = tmp_path / "python"
-    stub.write_text(
-        f"""#!/bin/sh
-        if [ "$1" = -c ]; then exec {sys.executable} "$@"; fi
-        echo "$@" >>{tmp_path}/calls
-        if [ "$3" = --wrong ]; then exit 2; fi
-        export COBALT_JUDGE_URL=judge COBALT_ENGINE_URL=engine OTHER=variable
-        while [ "$1" != -- ]; do shift; done
-        shift
-        "$@"
-        echo ended >>{tmp_path}/calls
-        """
-    )
-    stub.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(stub))
-    return tmp_path / "calls"
-
-
-def test_services_in_a_process_of_their_own_run_as_long_as_the_block_and_say_how_they_are_reached(stub_python):
-    with pytest.raises(KeyError), services_process(["--model", "m"]) as variables:
-        assert (variables["COBALT_JUDGE_URL"], variables["COBALT_ENGINE_URL"]) == ("judge", "engine")
-        assert "OTHER" not in variables
-        assert stub_python.read_text().startswith("-m cobalt.services --model m --")
-        assert "ended" not in stub_python.read_text()
-        raise KeyError
-    assert stub_python.read_text().endswith("ended\n")
-
-
-def test_services_that_end_before_they_answer_are_an_infrastructure_error(stub_python):
-    with pytest.raises(InfrastructureError), services_process(["--wrong"]):
-        pass
 
 
 # --- plans that contradict themselves

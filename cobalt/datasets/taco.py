@@ -215,7 +215,8 @@ def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
     attempts: dict[ProblemId, Attempts] = {}
     for record in iterate_records(path):
         try:
-            suite = suite_of(record, "test_cases") or TestSuite((), ())
+            suite = suite_of(record, "test_cases")
+            suite = TestSuite((), ()) if suite is None else suite
             passing = decode_passing(record, len(suite))
         except UserError as error:
             raise UserError(f"{path}: record {record['id']!r}: {error}") from None

@@ -5,7 +5,7 @@ A call is found by its content (model, parameters, conversation, part of the run
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,13 +38,14 @@ class CallLog:
     def __init__(self, result: Path) -> None:
         check_result_path(result)
         self.path = calls_path(result)
-        records: Iterable[Mapping[str, Any]] = iterate_records(self.path, unfinished=True) if self.path.exists() else ()
+        self._file = RecordFile(self.path)  # first: until it is locked, another process may still write
         try:
+            records = iterate_records(self.path, unfinished=True)
             self._answers = {str(each["id"]): Completion.model_validate(each.get("completion")) for each in records}
         except ValidationError:
+            self.__exit__(None, None, None)
             raise UserError(f"{self.path} is not a log of calls: move it away") from None
         self.spent = sum(completion.cost or 0.0 for completion in self._answers.values())
-        self._file = RecordFile(self.path)
 
     def find(self, key: str) -> Completion | None:
         """The answer to the call with this key; None if it has not been paid for."""

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -34,6 +35,7 @@ LONGEST_PAUSE = 3600.0
 """If a provider asks for a longer pause than this, in seconds, the run ends (and can be resumed)."""
 
 _KEYS = ("openai_api_key", "aws_access_key_id", "aws_secret_access_key", "aws_region_name")
+_PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _OF_BAD_ANSWERS = (AttributeError, LookupError, TypeError, ValueError)  # what LiteLLM lets through
 
 _Answer = tuple[Completion, dict[str, Any] | None]  # with the provider's usage; None: nothing was charged
@@ -230,8 +232,11 @@ class LiteLLMEngine:
             answer = await self._send(conversation, parameters)
             if answer[0].finish_reason == "prompt_too_long":
                 # As in the project's own engine, the answer may take what the conversation leaves of the context. A
-                # server takes all of that by default.
+                # server takes all of that by default; Anthropic's wants a number, and names what it adds up.
                 rest = {name: value for name, value in parameters.items() if name != "max_tokens"}
+                numbers = _PROMPT_AND_CONTEXT.search(answer[0].message)
+                if numbers and int(numbers[2]) > int(numbers[1]):
+                    rest["max_tokens"] = int(numbers[2]) - int(numbers[1])
                 answer = await self._send(conversation, rest)
             return answer
 

@@ -64,14 +64,13 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
     """The variable that holds the key, and the arguments for LiteLLM.
 
     Raises:
-        UserError: there is no key; the message names the variable. Keys of AWS are looked for at the first request.
+        UserError: there is no key; the message names the variable. For AWS: no region or no boto3 either.
     """
     if flags.api_base:
         own = credentials.get("OPENAI_API_KEY") or _NO_KEY
         return "OPENAI_API_KEY", {"api_base": flags.api_base, "api_key": own}
     if provider.startswith(("bedrock", "sagemaker")):
-        values = {name.lower(): credentials.get(name) for name in _AWS}
-        return " and ".join(_AWS[:2]), {name: value for name, value in values.items() if value}
+        return " and ".join(_AWS[:2]), _find_aws_access(credentials)
     missing = litellm.validate_environment(flags.model_name)["missing_keys"]
     variable = next(iter(missing), f"{provider.upper()}_API_KEY")
     key = credentials.get(variable)
@@ -81,6 +80,29 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
             f" a line {variable}=..."
         )
     return variable, {"api_key": key} if key else {}
+
+
+def _find_aws_access(credentials: Credentials) -> dict[str, Any]:
+    values = {name: value for name in _AWS if (value := credentials.get(name))}
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
+    try:
+        session = boto3.Session()
+        keys = values.keys() & _AWS[:2] or credentials.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()
+    except BotoCoreError as error:
+        raise UserError(f"the profile of AWS cannot be used: {error}") from None
+    region = values.get("AWS_REGION_NAME") or credentials.get("AWS_REGION") or session.region_name
+    if not region:
+        raise UserError("no AWS region is set: set AWS_REGION_NAME in the environment, or give --aws_region_name")
+    if not keys or len(values.keys() & _AWS[:2]) == 1:
+        raise UserError(
+            f"{' and '.join(_AWS[:2])} are not both set: set them in the environment, give --key_file, or a profile in"
+            " AWS_PROFILE"
+        )
+    return {name.lower(): value for name, value in values.items()} | {"aws_region_name": region}
 
 
 def check_url(base: str) -> None:

@@ -40,7 +40,7 @@ _INPUT = re.compile(
 )
 _ACCOUNT = re.compile(
     r"insufficient[ _](?:account )?(?:balance|credits?|funds|quota)|balance is too low|exceeded_current_quota_error"
-    r"|billing hard limit|organization has been disabled|arrearage|account has been (?:flagged|disabled|suspended)"
+    r"|billing hard limit|arrearage|(?:account|organization)(?: has been| was| is)? (?:flagged|disabled|suspended)"
 )
 _LENGTH = re.compile(
     r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
@@ -90,13 +90,15 @@ class ProviderError:
     @property
     def cause(self) -> Cause:
         """Why the request failed."""
-        if self.status in (400, 403, 422, 451) and _INPUT.search(self.words):
+        # A flagged input is quoted, whatever it says; other words of an account are the provider's own.
+        of_account = _ACCOUNT.search(self.words) and "flagged_input" not in self.words
+        if self.status in (400, 403, 422, 451) and not of_account and _INPUT.search(self.words):
             return Cause.INPUT
-        if self.status in (401, 402, 403) or _ACCOUNT.search(self.words):
+        if self.status in (401, 402, 403) or of_account:
             return Cause.ACCOUNT
         if self.status == 404:
             return Cause.MODEL
-        if self.status in (400, 413, 422) and _LENGTH.search(self.words):
+        if self.status in (400, 413, 422, 500) and _LENGTH.search(self.words):
             return Cause.LENGTH
         if self.status in (400, 422) and _MAX_TOKENS.search(self.words) and "with higher" not in self.words:
             return Cause.MAX_TOKENS

@@ -171,7 +171,8 @@ class Problem:
         for field, suite in (("test_cases", tests), ("hidden_test_cases", hidden)):
             if suite is not None and len(suite) == 0:
                 raise UserError(f"field {field!r}: the test suite is empty")
-        public = suite_of(record, "public_test_cases") or TestSuite((), ())
+        public = suite_of(record, "public_test_cases")
+        public = TestSuite((), ()) if public is None else public
         return cls(identifier, question, instruction, tests, public, tests if hidden is None else hidden, record)
 
     def perturbed_tests(self) -> TestSuite | None:

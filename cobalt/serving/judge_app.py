@@ -19,7 +19,7 @@ from cobalt.judge.settings import ENVIRONMENT_PREFIX
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving import sandbox_fusion
-from cobalt.serving.http_guard import Guard, within
+from cobalt.serving.http_guard import Guard, while_connected, within
 from cobalt.serving.service_api import service_api
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError
@@ -134,13 +134,13 @@ def judge_api(service: JudgeService) -> FastAPI:
     @api.post("/")
     async def judge(request: Request) -> JSONResponse:
         async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
-            return JSONResponse(await service.judge(payload))
+            return JSONResponse(await while_connected(request, service.judge(payload)))
 
     @api.post(f"/{sandbox_fusion.PATH}")
     async def run_code(request: Request) -> JSONResponse:
         try:
             async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
-                return JSONResponse(await service.run_code.answer(payload))
+                return JSONResponse(await while_connected(request, service.run_code.answer(payload)))
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 

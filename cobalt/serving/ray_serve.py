@@ -211,19 +211,25 @@ def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
 
     Raises:
         UserError: a setting is unknown or has a bad value, the model cannot be found or has no chat template, or
-            the cluster is not private; as `join_or_start`.
+            the cluster is not private or has too few GPUs; as `join_or_start`.
         ServiceDown: as `join_or_start`.
     """
     settings = read_settings(EngineServiceSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
     settings = with_checked_model(settings)  # replicas do not run in this process's working folder
     join_or_start()
     require_private(allow_open=settings.allow_open_cluster)
-    has_gpus = any(node.gpus for node in nodes.living_nodes())
-    on_gpu = settings.device == "gpu" or (settings.device == "auto" and has_gpus)
+    gpus = [node.gpus for node in nodes.living_nodes()]
+    on_gpu = settings.device == "gpu" or (settings.device == "auto" and any(gpus))
     settings = settings.model_copy(update={"device": "gpu" if on_gpu else "cpu"})
     resources: dict[str, Any] = {"num_cpus": 0.1, "runtime_env": {"env_vars": passed_on(os.environ)}}
     if on_gpu:
-        resources["num_gpus"] = settings.tensor_parallel_size
+        resources["num_gpus"] = size = settings.tensor_parallel_size
+        if sum(int(here // size) for here in gpus) < settings.num_replicas:  # Serve would wait without end
+            raise UserError(
+                f"num_replicas={settings.num_replicas} with tensor_parallel_size={size} needs as many times {size} GPUs"
+                f" of one node, and the cluster's nodes have {', '.join(f'{here:g}' for here in gpus)}: lower one of"
+                " the settings"
+            )
     deployment = serve.deployment(
         name="VllmEngineActor",
         num_replicas=settings.num_replicas,

@@ -111,7 +111,7 @@ class RunCodeRequest(BaseModel):
 
 
 class RunCode:
-    """The handler of the route. A program that is not finished in time goes on, for its client to ask again.
+    """The handler of the route. A program that is not finished in time goes on for a while: its client may ask again.
 
     Args:
         judge: The judge that runs programs.
@@ -120,7 +120,8 @@ class RunCode:
 
     def __init__(self, judge: LocalJudge, max_run_seconds: float) -> None:
         self._judge, self._max_run_seconds = judge, max_run_seconds
-        self._unclaimed: dict[bytes, list[asyncio.Task[Execution | str]]] = {}  # by the digest of the request
+        # Programs whose clients may ask again, with the digest of the request and the end of the time for that.
+        self._unclaimed: dict[asyncio.Task[Execution | str], tuple[bytes, asyncio.TimerHandle]] = {}
 
     async def answer(self, payload: object) -> dict[str, Any]:
         """Answer one request.
@@ -131,13 +132,13 @@ class RunCode:
         """
         request, limits = self._read(payload)
         key = hashlib.sha256(request.model_dump_json().encode()).digest()
-        unclaimed = self._unclaimed.get(key)
-        task = unclaimed.pop(0) if unclaimed else self._started(request, limits, key)
+        task = self._claimed(key) or self._started(request, limits)
         try:
             await asyncio.wait({task}, timeout=request.patience)
         finally:
-            if not task.done():  # it is not cancelled either: a sandbox finishes what it has begun
-                self._unclaimed.setdefault(key, []).append(task)
+            if not task.done():
+                expiry = asyncio.get_running_loop().call_later(CLAIM_SECONDS, self._drop, task)
+                self._unclaimed[task] = key, expiry
         if not task.done():
             raise InfrastructureError("no sandbox has finished this program yet: send the same request again")
         run = await task
@@ -156,23 +157,31 @@ class RunCode:
             )
         return request, limits
 
-    def _started(self, request: RunCodeRequest, limits: JudgeSettings, key: bytes) -> "asyncio.Task[Execution | str]":
+    def _claimed(self, key: bytes) -> "asyncio.Task[Execution | str] | None":
+        """The program that an earlier, equal request has left, unless the judge has failed."""
+        for task, (digest, expiry) in list(self._unclaimed.items()):
+            if digest == key:
+                expiry.cancel()
+                del self._unclaimed[task]
+                if not task.done() or task.exception() is None:
+                    return task
+        return None
+
+    def _drop(self, task: "asyncio.Task[Execution | str]") -> None:
+        """End a program that nobody has asked for again."""
+        del self._unclaimed[task]
+        task.cancel()
+
+    def _started(self, request: RunCodeRequest, limits: JudgeSettings) -> "asyncio.Task[Execution | str]":
         files = {path: contents for path, contents in request.files.items() if contents is not None}
         task = asyncio.create_task(self._judge.execute(request.code, request.stdin or "", limits, files))
-        task.add_done_callback(lambda done: self._ended(done, key))
+        task.add_done_callback(_log_failure)
         return task
 
-    def _ended(self, task: "asyncio.Task[Execution | str]", key: bytes) -> None:
-        """Drop a result that nobody asks for."""
 
-        def forget() -> None:
-            others = [other for other in self._unclaimed.pop(key, []) if other is not task]
-            if others:
-                self._unclaimed[key] = others
-
-        asyncio.get_running_loop().call_later(CLAIM_SECONDS, forget)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("the judge failed", extra={"error": str(task.exception())})
+def _log_failure(task: "asyncio.Task[Execution | str]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("the judge failed", extra={"error": str(task.exception())})
 
 
 def _answer_run(run: Execution, limits: JudgeSettings) -> dict[str, Any]:

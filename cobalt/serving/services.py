@@ -9,16 +9,13 @@ is killed; the command then gets SIGTERM.
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -135,62 +132,6 @@ def first_to_end(servers: Servers, ended: int | None = None) -> AppProcess | Non
 def _signal(child: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, number)
-
-
-HOLD = (
-    "import json, os, sys; names = [n for n in os.environ if n.startswith('COBALT_')];"
-    " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
-)
-"""A program that prints the environment variables of the services and ends when its standard input is closed."""
-
-
-@contextlib.contextmanager
-def services_process(
-    flags: Sequence[str],
-    log: int | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> Iterator[dict[str, str]]:
-    """`python -m cobalt.services` in a process of its own, for as long as the block runs or this process lives.
-
-    Args:
-        flags: Flags of the command, such as `--model`.
-        log: Descriptor of a file for the command's messages; None: standard error.
-        environment: The command's environment; None: that of this process.
-        cwd: The command's working folder; None: that of this process.
-
-    Yields:
-        Environment variables by which a child process finds the services.
-
-    Raises:
-        InfrastructureError: the services did not start; their messages say why.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cobalt.services", *flags, "--", sys.executable, "-c", HOLD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        env=environment,
-        cwd=cwd,
-        text=True,
-        process_group=0,  # so that Ctrl-C reaches the caller's commands first
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    line = ""
-    try:
-        line = process.stdout.readline()
-        if not line:
-            raise InfrastructureError(f"the services did not start (exit code {process.wait()})")
-        environment_of_services: dict[str, str] = json.loads(line)
-        yield environment_of_services
-    finally:
-        if not line:
-            process.terminate()  # it may still be starting
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()
 
 
 if __name__ == "__main__":

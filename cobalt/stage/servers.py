@@ -105,17 +105,22 @@ class Servers:
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
         """The answers to `GET path` of all servers that answer; raises as `post`."""
+        failures: list[InfrastructureError] = []
 
-        async def ask(server: _Server) -> httpx.Response | None:
+        async def ask(server: _Server) -> list[httpx.Response]:
             try:
-                answer: httpx.Response = await self._retrying(self._send, server, path, None, accept)
+                return [await self._retrying(self._send, server, path, None, accept)]
             except httpx.RequestError:
-                return None
-            return answer
+                failures.append(self._down())
+            except InfrastructureError as error:
+                if not server.out:  # it would get requests, and nobody would know its answer
+                    raise
+                failures.insert(0, error)
+            return []
 
-        answers = [answer for answer in await asyncio.gather(*map(ask, self._servers)) if answer is not None]
+        answers = [answer for one in await asyncio.gather(*map(ask, self._servers)) for answer in one]
         if not answers:
-            raise self._down()
+            raise failures[0]
         return answers
 
     async def describe(self) -> dict[str, Any]:
@@ -148,31 +153,39 @@ class Servers:
         """The server with the fewest open requests of those that answer; those left out are asked when it is time."""
         all_out, now = all(server.out for server in self._servers), time.monotonic()
         due = [server for server in self._servers if server.out and (all_out or now - server.asked > ASKED_AGAIN)]
-        await asyncio.gather(*map(self._ask_again, due))
+        for server in due:  # in the background, where no request waits for the answer
+            if server.probe is None or server.probe.done():
+                server.probe = asyncio.create_task(self._ask_again(server))
+        probes = [server.probe for server in due if server.probe is not None]
+        pending = set(probes)
+        while pending and all(server.out for server in self._servers):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         answering = [server for server in self._servers if not server.out]
         if answering:
             return min(answering, key=lambda server: server.open)
+        for probe in probes:
+            if (refusal := probe.result()) is not None:
+                raise refusal
         if not self._answered:
             raise self._down()  # it has never been there: nobody waits for it
         raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
 
-    async def _ask_again(self, server: "_Server") -> None:
-        """Count a server in that was left out, if it answers again and has the same settings."""
+    async def _ask_again(self, server: "_Server") -> UserError | None:
+        """Count a server in that was left out, if it answers again; the error if its settings are others now."""
         server.asked = time.monotonic()
         try:
             answer = await server.send("/describe", None)
         except httpx.RequestError:
-            return
+            return None
         if self._description is not None and answer.is_success:
             try:
                 self._check(answer, self._description)
             except UserError as error:
-                if all(other.out for other in self._servers):
-                    raise
                 logger.warning("%s: it gets no requests", error)
-                return
+                return error
         if not answer.is_server_error:
             server.count_in()
+        return None
 
     async def _send(
         self, server: "_Server", path: str, content: Content | None, accept: Collection[int]
@@ -207,6 +220,7 @@ class _Server:
         self.open = 0  # requests in flight
         self.out = False  # whether it is left out
         self.asked = 0.0  # when it was last asked whether it answers
+        self.probe: asyncio.Task[UserError | None] | None = None  # asks whether it answers again
         self._busy = 0  # answers in a row that it is busy
         self._token = token
         # Each has one connection: httpx looks through all connections of a client for each request, several times.
@@ -253,6 +267,8 @@ class _Server:
 
     async def close(self) -> None:
         """Close the connections."""
+        if self.probe is not None:
+            self.probe.cancel()
         await asyncio.gather(*(client.aclose() for client in self._clients))
         self._clients, self._idle = [], []
 

@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from cobalt.serving import services
 from cobalt.stage.errors import UserError
+
+HOLD = (
+    "import json, os, sys; names = [n for n in os.environ if n.startswith('COBALT_')];"
+    " print(json.dumps({n: os.environ[n] for n in names}), flush=True); sys.stdin.read()"
+)
+"""A program that prints the environment variables of the services and ends when its standard input is closed."""
 
 ROOT = Path(__file__).parents[2]
 PAUSE = 0.02
@@ -170,7 +175,7 @@ def held_services(
         command += ["--engine", "kv_cache_gib=1"]
     for name, value in (settings or {}).items():
         command += ["--judge", f"{name}={value}"]
-    command += ["--", sys.executable, "-c", services.HOLD]
+    command += ["--", sys.executable, "-c", HOLD]
     with log.open("ab") as errors:
         process = start(command, errors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
