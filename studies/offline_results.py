@@ -4,7 +4,7 @@ They may stand in the same page as those of `studies.results`, between marks of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Annotated
@@ -122,8 +122,10 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
             data = ["", "", _moved(seeds, row)]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
+    reached = pass_table("offline", _caption(seeds, unfinished), runs, extra)
+    data_rows = [(*values, extra[str(values[0])][-1]) for values in reached.data_rows]
     return [
-        ("Offline RL", pass_table("offline", _caption(seeds, unfinished), runs, extra)),
+        ("Offline RL", replace(reached, data_header=(*reached.data_header, "kl"), data_rows=data_rows)),
         *(
             (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
             for row in (BASE, SFT, COBALT)

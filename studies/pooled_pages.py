@@ -1,17 +1,15 @@
-"""Tables of pages whose seeds ran on different machines.
+"""One table of pages whose seeds ran on different machines.
 
     python -m studies.pooled_pages docs/RESULTS docs/RESULTS_seed2
 
-The first has Pass@1 of every seed, the mean, and the gain over base and SFT. The second has the KL divergence from the
-seed model beside the gain over base. The folders are those beside pages of studies.offline_results, which have
-the divergences. Each page counts with the number of its seeds. The worlds of the seeds are independent, so the variance
-of the mean is the sum of the pages' own, each from the width of its interval (which is 3.92 standard deviations of a
-normal distribution). "Over runs" is Student's interval of the seeds' own gains, with "cannot tell" where it or the
-interval over problems holds zero.
+It has Pass@1 of every seed, the mean, the gain over base and SFT, and the KL divergence from the seed model. The
+folders are those beside pages of studies.offline_results. Each page counts with the number of its seeds. The worlds of
+the seeds are independent, so the variance of the mean is the sum of the pages' own, each from the width of its interval
+(which is 3.92 standard deviations of a normal distribution). "Over runs" is Student's interval of the seeds' own gains,
+with "cannot tell" where it or the interval over problems holds zero.
 """
 
 import csv
-import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -59,24 +57,6 @@ def read(file: Path) -> Rows:
         ) from None
 
 
-def divergences(page: Path) -> dict[str, str]:
-    """KL(seed model || policy) of each method, in nats a token as the page has it; "" where it is not measured.
-
-    Raises:
-        UserError: the page cannot be read, or has no table with such a column.
-    """
-    try:
-        lines = page.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read {page}: {error.strerror}") from None
-    begin = next((place for place, line in enumerate(lines) if line.endswith("| KL |")), None)
-    if begin is None:
-        raise UserError(f"{page} has no table with a column KL: name the folder beside a page of results")
-    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[begin + 2 :])
-    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
-    return {row[0]: row[-1] for row in cells}
-
-
 def by_seed(row: Row) -> list[float]:
     """Pass@1 of each seed."""
     return [float(value) for name, value in row.items() if name.startswith("seed_")]
@@ -91,7 +71,7 @@ def pooled(rows: Sequence[Row], weights: Sequence[int]) -> tuple[float, float]:
 
 
 def pass_table(reached: Sequence[Rows], gained: Mapping[str, Sequence[Rows]]) -> Table:
-    """Pass@1 of each seed, the mean, and the gains over problems and over runs, at the first and the last turn.
+    """Pass@1 of each seed, the mean, and the gains over problems and over runs, at the first and the last turn; KL.
 
     Args:
         reached: Pass@1 of each page.
@@ -110,31 +90,28 @@ def pass_table(reached: Sequence[Rows], gained: Mapping[str, Sequence[Rows]]) ->
                     others = [value for page in reached for value in by_seed(page[other, turn])]
                     runs = over_runs([value - less for value, less in zip(values, others, strict=True)])
                     row[-1] = gain_cells(estimate(pages, reached, method, turn), runs)[1]
-        cells.append(row)
+        cells.append([*row, *divergence(reached, method)])
     of_turn = ["mean", *(text for other in gained for text in (f"less {other}", "over runs"))]
     heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", *of_turn)]
-    return Table("pooled", "", ["", *heads], cells, (), [])
+    return Table("pooled", "", ["", *heads, "KL, by page", "mean KL"], cells, (), [])
 
 
-def kl_table(reached: Sequence[Rows], less_base: Sequence[Rows], moved: Sequence[dict[str, str]]) -> Table:
-    """KL(seed model || policy) of each page, its mean over the seeds, and the gains over base.
+def divergence(reached: Sequence[Rows], method: str) -> tuple[str, str]:
+    """KL(seed model || policy) of each page, in nats a token, and its mean over the seeds; "" where it is not measured.
 
-    Args:
-        reached: Pass@1 of each page.
-        less_base: The differences of base to the others, of each page.
-        moved: The divergences of each page (`divergences`).
+    Raises:
+        UserError: the rows have no such column.
     """
-    seeds = [len(by_seed(next(iter(page.values())))) for page in reached]
-    cells = []
-    for method in dict.fromkeys(method for method, _ in less_base[0]):
-        measured = [page.get(method, "") for page in moved]
-        by_page, mean = " / ".join(measured), ""
-        if all(measured):
-            mean = f"{sum(number * float(one) for number, one in zip(seeds, measured, strict=True)) / sum(seeds):.3f}"
-        gains = [gain(less_base, reached, method, turn) for turn in _TURNS]
-        cells.append([method, by_page if mean else _NOT_MEASURED, mean, *gains])
-    heads = ["KL, by page", "mean", *(f"turn {turn}, less base" for turn in _TURNS)]
-    return Table("pooled_kl", "", ["", *heads], cells, (), [])
+    rows = [page[method, _TURNS[0]] for page in reached]
+    try:
+        measured = [row["kl"] for row in rows]
+    except KeyError:
+        raise UserError("offline.csv has no column 'kl': name folders of studies.offline_results") from None
+    if not all(measured):
+        return _NOT_MEASURED, ""
+    seeds = [len(by_seed(row)) for row in rows]
+    mean = sum(number * float(one) for number, one in zip(seeds, measured, strict=True)) / sum(seeds)
+    return " / ".join(measured), f"{mean:.3f}"
 
 
 def gain(differences: Sequence[Rows], reached: Sequence[Rows], method: str, turn: int) -> str:
@@ -153,15 +130,13 @@ def estimate(differences: Sequence[Rows], reached: Sequence[Rows], method: str, 
 
 
 def main(arguments: Arguments) -> int:
-    """Print the tables."""
+    """Print the table."""
     reached = [read(folder / "offline.csv") for folder in arguments.folders]
     gained = {
         row: [read(folder / f"offline_gain_{row.lower()}.csv") for folder in arguments.folders]
         for row in ("base", "SFT")
     }
-    moved = [divergences(folder.with_suffix(".md")) for folder in arguments.folders]
-    for table in (pass_table(reached, gained), kl_table(reached, gained["base"], moved)):
-        sys.stdout.write(to_markdown(table) + "\n")
+    sys.stdout.write(to_markdown(pass_table(reached, gained)) + "\n")
     return 0
 
 

@@ -221,7 +221,7 @@ class Arguments(StudyFlags):
     not take a weaker seed model."""
     profile: Literal["pocket", "gpu-smoke"] = "pocket"
     """pocket: on two CPU cores. gpu-smoke: on one GPU, in a quarter of an hour, with too few steps to learn anything.
-    It ends with a report of tokens a second by phase (docs/gpu_report.md)."""
+    It ends with a report of tokens a second by phase (docs/reproduce.md)."""
     model: str | None = None
     """With gpu-smoke: folder or hub name of a small model to take as base, such as Qwen/Qwen3-0.6B. The default is the
     pocket world's seed model, which is trained first."""

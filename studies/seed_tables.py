@@ -128,12 +128,10 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     for method, files in evaluations.items():
         found = moves(files)
         fewest = min(fewest, *(count for move in found for count in (move.wrong, move.right)))
-        for name, rates in (
-            ("repaired", [move.repair_rate for move in found]),
-            ("repeated", [move.repeat_rate for move in found]),
-            ("stays right", [move.stay_right_rate for move in found]),
-        ):
-            cells.append([f"{method}: {name}", *("n/a" if rate is None else f"{100 * rate:.1f}" for rate in rates)])
+        rates = [(move.repair_rate, move.repeat_rate, move.stay_right_rate) for move in found]
+        cells.append(
+            [method, *(" / ".join("n/a" if r is None else f"{100 * r:.1f}" for r in three) for three in rates)]
+        )
         for turn, move in enumerate(found, 1):
             kept = move.stay_right_rate
             spoilt = None if kept is None else 1 - kept
@@ -141,9 +139,10 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     turns = range(1, max(len(row) for row in cells))
     return Table(
         "moves",
-        "Of the programs that are wrong at the turn before, the share that is right at this turn (repaired), and the"
-        " share that is written again without a change (repeated); of those that are right, the share that is right"
-        f" again (stays right; the rest is spoilt). In per cent, each of {fewest} programs or more (moves.csv), so that"
+        "Repaired / repeated / stays right, in per cent. Of the programs that are wrong at the turn before, the share"
+        " that is right at this turn (repaired), and the share that is written again without a change (repeated); of"
+        " those that are right, the share that is right again. Each is of"
+        f" {fewest} programs or more (moves.csv), so that"
         f" its 95 % interval over problems is at most {98 / math.sqrt(max(1, fewest)):.0f} points to each side. What"
         " other runs would give is not known.",
         ["into turn", *map(str, turns)],

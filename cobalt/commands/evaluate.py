@@ -69,7 +69,7 @@ async def multi_turn(settings: MultiTurnSettings) -> Outcome:
     outcome = await evaluate_turns(settings)
     tables = [turn_table(outcome.metrics, title=f"Pass@1 by turn, hidden tests: {result}")]
     if outcome.figures:
-        title = "Other measures, in per cent (docs/measures.md)"
+        title = "Other measures, in per cent (docs/report.md)"
         tables.append(protocols_for_terminal(outcome.figures, title=title))
     if settings.plot:
         plot_turns({result.stem: outcome.metrics}, settings.plot)
