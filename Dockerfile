@@ -1,7 +1,7 @@
 # The project with its environment in one image, at /opt/cobalt.
 #   docker build -t cobalt .                                    the profile cpu
 #   docker build -t cobalt-gpu --build-arg PROFILE=gpu .        the profile gpu; the driver comes from the host
-# Sandboxes need three options of `docker run` (docs/installation.md); compose.yaml has them. `git` names the commit in run.json.
+# Sandboxes need three options of `docker run` (docs/cluster.md); compose.yaml has them. `git` names the commit in run.json.
 # To build on exactly one base image, add its digest: FROM python:3.11-slim-bookworm@sha256:... (docs/security.md).
 FROM python:3.11-slim-bookworm
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]

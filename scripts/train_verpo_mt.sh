@@ -3,7 +3,7 @@
 #   scripts/train_verpo_mt.sh --data_dir DIR --model MODEL --output_dir DIR [--profile pocket|paper] [--dry_run] [--wandb]
 #                             [key=value ...]          --help lists every flag; key=value is a setting of veRL
 # The data are rows of preproc/verl_preproc_single_turn.py --episodes. Running the same command again continues from the last
-# checkpoint. docs/online.md describes the method, docs/training.md training in full.
+# checkpoint. docs/training.md describes the method and training in full.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=$root/.venv/bin/python

@@ -122,7 +122,7 @@ KATTIS_MORE = [
     ("", "1_000", ["1_000"], ["1000"]),
 ]
 
-# Where this judge's verdict is the other one: the rule (as docs/judge.md names it), and the flags, answers and outputs.
+# Where this judge's verdict is the other one: the rule, and the flags, answers and outputs.
 DIFFERENCES = {
     "case": [
         *(("", "A B", output) for output in ("a b", " A b", "a\n B", "a\t B", "a  B", "a B")),

@@ -18,6 +18,9 @@ BLOCKS = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.M
 ESTIMATOR = "verl/cobalt_verl/estimators/median_baseline.py"
 LOOP = "verl/cobalt_verl/agent_loops/second_chance.py"
 DATA = "cobalt/datasets/contest.py"
+REWARD = "verl/cobalt_verl/pass_rate_reward.py"
+JUDGE = "cobalt/judge/steady.py"
+EXAMPLES = (ESTIMATOR, LOOP, DATA, REWARD, JUDGE)
 CHOICES = {"data": "contest", "rollout": "second_chance", "estimator": "median_baseline"}
 
 
@@ -55,16 +58,16 @@ def run_code(checkout, code):
 
 
 def test_each_example_is_about_thirty_lines_and_the_page_names_no_other_files():
-    assert set(BLOCKS) == {ESTIMATOR, LOOP, DATA, "verl/cobalt_verl/config/agent_loops.yaml"} | {
+    assert set(BLOCKS) == {*EXAMPLES, "verl/cobalt_verl/config/agent_loops.yaml"} | {
         f"verl/cobalt_verl/config/{folder}/{name}.yaml" for folder, name in CHOICES.items()
     }
-    for name in (ESTIMATOR, LOOP, DATA):
+    for name in EXAMPLES:
         assert 15 <= len([line for line in BLOCKS[name].splitlines() if line]) <= 40, name
 
 
 @pytest.mark.slow
 def test_the_examples_keep_this_projects_rules(checkout):
-    files = [checkout / name for name in (ESTIMATOR, LOOP, DATA)]
+    files = [checkout / name for name in EXAMPLES]
     for command in (["check"], ["format", "--check"]):
         finished = subprocess.run(
             ["ruff", *command, "--config", ROOT / "pyproject.toml", *files], capture_output=True, text=True
@@ -167,6 +170,47 @@ def test_the_pages_data_set_becomes_problems_and_training_rows(checkout, policy,
     bad = write_lines(tmp_path / "bad.jsonl", [contest(1), contest(2) | {"secret": None}])
     finished = convert(checkout, bad, tmp_path / "problems.jsonl")
     assert finished.returncode == 2 and "line 2" in finished.stderr and len(finished.stderr.splitlines()) == 1
+
+
+@pytest.mark.sandbox
+@pytest.mark.slow
+def test_the_pages_reward_is_the_share_of_passed_tests_in_the_function_that_verl_calls(checkout):
+    code = f"""
+import asyncio, json
+from pathlib import Path
+from verl.trainer.ppo.reward import get_custom_reward_fn
+from cobalt.training.configuration import TrainingSettings, compose
+override = "reward.custom_reward_function.path={REWARD}"
+reward = get_custom_reward_fn(compose(TrainingSettings(Path("d"), "m", Path("o"), overrides=[override])))
+tests = json.dumps({{"inputs": ["1", "2"], "outputs": ["1", "4"]}})
+async def scores():
+    fence = chr(96) * 3
+    responses = [f"{{fence}}python\\nprint({{code}})\\n{{fence}}" for code in ("int(input()) ** 2", "1")] + ["nothing"]
+    return [await reward("contest", text, tests, {{"id": 1, "split": "train"}}) for text in responses]
+print(json.dumps(asyncio.run(scores())))
+"""
+    solved, half, none = json.loads(run_code(checkout, code))
+    assert (solved, half, none) == ({"score": 1, "acc": 1}, {"score": 0.5, "acc": 0}, {"score": -1, "acc": 0})
+
+
+def test_the_pages_judge_takes_the_worse_of_two_results(checkout):
+    code = """
+import asyncio, json
+from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.judge.steady import SteadyJudge
+from cobalt.problems.problem import TestSuite
+class Once:
+    passing = True
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        self.passing = not self.passing
+        return ExecResult([self.passing], [""], [Verdict(VerdictKind.PASSED)])
+    async def describe(self):
+        return {"isolated": True}
+judge = SteadyJudge(Once())
+result = asyncio.run(judge.judge("print(1)", TestSuite(("",), ("1",))))
+print(json.dumps([result.passing, asyncio.run(judge.describe())]))
+"""
+    assert json.loads(run_code(checkout, code)) == [[False], {"isolated": True, "runs": 2}]
 
 
 def convert(checkout, source, result):

@@ -99,7 +99,7 @@ def made(tmp_path_factory):
 
 def swapped_functions():
     """The functions of docs/method.md."""
-    [code] = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "method.md").read_text(), re.DOTALL | re.MULTILINE)
+    code, *_ = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "method.md").read_text(), re.DOTALL | re.MULTILINE)
     names = {}
     exec(code, names)
     return names

@@ -360,7 +360,7 @@ def test_openais_routes_have_the_guards_of_the_apps_own(url):
 
 @marked
 def test_the_examples_of_the_page_run_as_they_are_shown(services):
-    page = (ROOT / "docs" / "openai_api.md").read_text()
+    page = (ROOT / "docs" / "engines.md").read_text()
     [curl] = re.findall(r"^```bash\n(curl .*?)^```$", page, re.MULTILINE | re.DOTALL)
     [code] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     options = {"env": os.environ | services, "capture_output": True, "text": True, "timeout": 120, "check": True}

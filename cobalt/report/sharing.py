@@ -67,6 +67,6 @@ def push_trajectories(result: Path, target: str) -> str:
     files = {path.name: path for path in (result, *companions) if path.exists()}
     about = (
         f"`{result.name}` has one problem in each line, with the conversations, programs and verdicts of its"
-        " trajectories. The axes of its fields are in the documentation of Cobalt (docs/formats.md)."
+        " trajectories. The axes of its fields are in the documentation of Cobalt (docs/commands.md)."
     )
     return hub.push(target, files, hub.trajectories_card(result.name, about))

@@ -1,7 +1,7 @@
 """The paper's reward of one response: correctness, improvement and format (Cobalt, reward).
 
 Pure functions of the response's text and the share of tests its program passed. No Ray, no torch, no judge, no
-network; `docs/reward.md` has the table.
+network; `docs/method.md` has the table.
 """
 
 from cobalt.reward.format import Flaw

@@ -165,7 +165,7 @@ async def _select(settings: ProcessingSettings, model: str, judge: Judge) -> Sum
         if not cutter.rows:
             raise UserError(
                 f"{settings.input_file}: no prompt is left ({tally(result.summary)}): see --max_prompt_tokens, and the"
-                " rules in docs/trajectories.md"
+                " rules in docs/method.md"
             )
         result.write_lines(map(cutter.spool.line, _shuffled(cutter.rows, settings.seed)))
     return result.summary

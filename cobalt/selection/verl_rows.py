@@ -87,7 +87,7 @@ class SingleTurnRowsSettings(VerlRowsSettings):
     """Prompt set that words the problems: paper (the default), pocket, program, or a folder. Refused if problems have
     the field instruction in other words."""
     episodes: bool = False
-    """Make rows from which online multi-turn training goes on (docs/online.md): feedback comes from the public tests,
+    """Make rows from which online multi-turn training goes on (docs/training.md): feedback comes from the public tests,
     in the words of the prompt set."""
     enable_thinking: bool = False
     """With episodes: show later turns only the answer of each response, its first 6,000 characters, as the flag of

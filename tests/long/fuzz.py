@@ -47,7 +47,7 @@ from cobalt.reward.format import format_reward
 from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import RecordFile, encode_record, read_records, sort_records
+from cobalt.stage.records import RecordFile, encode_record, read_records
 
 LONGEST_SECONDS = 2.0
 """Most CPU seconds that one example of a pure function may take; examples have about 50,000 characters at most."""
@@ -474,10 +474,10 @@ def record_properties() -> Iterator[list[Property]]:
         if unique:
             assert json.dumps(read_records(path)) == json.dumps(list(unique.values()))
             order = sorted(unique, key=str)
-            sort_records(path, order)
+            RecordFile(path).sort(order)
             content = path.read_bytes()
             assert [record["id"] for record in read_records(path)] == order
-            sort_records(path, order)
+            RecordFile(path).sort(order)
             assert path.read_bytes() == content
         with replacing(path) as handle:
             handle.writelines(map(encode_record, unique.values()))

@@ -14,7 +14,7 @@ import pytest
 from support import ROOT
 
 from cobalt.stage.errors import ServiceDown, UserError
-from cobalt.stage.records import RecordFile, read_records, sort_records
+from cobalt.stage.records import RecordFile, read_records
 
 LONG = "COBALT_LONG_TESTS" in os.environ
 OF_SANDBOXES = [part.replace(" ", "") for part in faults.SANDBOX_PARTS]
@@ -86,10 +86,10 @@ def test_a_result_that_cannot_be_sorted_stays_as_it_is(tmp_path):
             output.append({"id": identifier, "text": "x" * 2000})
     before = path.read_bytes()
     with files_of_at_most(1000), pytest.raises(UserError, match="r.jsonl"):
-        sort_records(path, [0, 1])
+        RecordFile(path).sort([0, 1])
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-    sort_records(path, [0, 1])
+    RecordFile(path).sort([0, 1])
     assert [record["id"] for record in read_records(path)] == [0, 1]
 
 
