@@ -2,8 +2,8 @@
 
 A turn earns the weights of the tests that its program passes. A test weighs more if few programs of the group pass it,
 and less if many other tests are passed equally often. Equations have their numbers in version 3 of the paper. Pure
-functions in float64 on the outcomes of tests; no tokens, no torch, no judge. `docs/training.md` says which constants the
-publications leave open.
+functions in float64 on the outcomes of tests; no tokens, no torch, no judge. `docs/training.md` says which constants
+the publications leave open.
 
 Notation: the group of a problem has the trajectories τ_1, ..., τ_n. |τ_i| is the number of programs in τ_i, and
 M = Σ_i |τ_i| their number in the group. p[i][t, j] is 1 if program t of trajectory i passes test j, else 0.

@@ -1,4 +1,4 @@
-"""Online multi-turn rollout: the policy takes an episode of repair for each sample (GRPO-MT, VeRPO-MT; docs/training.md).
+"""Online multi-turn rollout: the policy takes an episode of repair for each sample (GRPO-MT and VeRPO-MT).
 
 At each turn the policy sees the chat template's rendering of the episode's messages, as in evaluation. A turn whose
 prompt would be longer than `data.max_prompt_length` cannot be taken, and ends the trajectory. `token_rows` makes the
