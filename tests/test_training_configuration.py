@@ -63,7 +63,7 @@ def of_verl():
 
 def test_each_setting_is_verls_default_or_written_down(of_verl):
     found = {}
-    for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket")):
+    for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket", "cpu")):
         settings = resolved(compose(run_of(data=data, scale=scale)))
         found[f"{data} at {scale} scale"] = {
             key: value
@@ -71,6 +71,24 @@ def test_each_setting_is_verls_default_or_written_down(of_verl):
             if (key not in of_verl or value != of_verl[key]) and key not in PATHS
         }
     assert found == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "vocabulary", "scale", "bucket"),
+    [(192, 4, 512, "pocket", 64), (576, 30, 49152, "cpu", 110), (896, 24, 151936, "cpu", 521)],
+)
+def test_the_models_size_chooses_between_the_scales_for_a_cpu(tmp_path, hidden, layers, vocabulary, scale, bucket):
+    from transformers import LlamaConfig
+
+    LlamaConfig(
+        hidden_size=hidden, num_hidden_layers=layers, vocab_size=vocabulary, intermediate_size=3 * hidden,
+        num_attention_heads=hidden // 64, num_key_value_heads=1, tie_word_embeddings=True,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    settings = TrainingSettings(Path("data"), str(tmp_path), Path("out"))
+    assert settings.choices["scale"] == scale
+    made = compose(settings).actor_rollout_ref
+    assert made.rollout.checkpoint_engine.update_weights_bucket_megabytes == pytest.approx(bucket, abs=2)
+    assert (made.actor.optim.lr, made.actor.kl_loss_coef) == ((4e-4, 0.1) if scale == "pocket" else (1e-6, 1e-4))
 
 
 def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():

@@ -1,7 +1,7 @@
 """A training run: `python -m cobalt.training`; the scripts train_grpo_*.sh call it."""
 
 from cobalt.stage.cli import run_script
-from cobalt.training.configuration import TrainingSettings, trains_on_cpu
+from cobalt.training.configuration import TrainingSettings, default_scale, trains_on_cpu
 from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
 
 Arguments = TrainingSettings
@@ -20,9 +20,11 @@ def main(settings: TrainingSettings) -> int:
     attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=on_cpu)
     steps, notes = check(config)
     trainer, policy = config.trainer, config.actor_rollout_ref
+    why = "" if settings.scale else f" ({default_scale(settings.model)[1]})"
     size = (
-        f"scale {settings.scale}: learning rate {policy.actor.optim.lr}, {config.data.train_batch_size} prompts x"
-        f" {policy.rollout.n} samples a step, on {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
+        f"scale {settings.choices['scale']}{why}: learning rate {policy.actor.optim.lr},"
+        f" {config.data.train_batch_size} prompts x {policy.rollout.n} samples a step, on"
+        f" {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
     )
     notes += [size, attention, choose_thinking(config)]
     if settings.dry_run or settings.print_config:

