@@ -152,7 +152,7 @@ def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installe
     from cobalt.training import installed, machine
 
     monkeypatch.setattr(machine, "visible_gpus", list)
-    monkeypatch.setattr(installed, "_version", lambda package: "" if package == "flash-attn" else "1")
+    monkeypatch.setattr(installed, "package_version", lambda package: "" if package == "flash-attn" else "1")
     Qwen3Config(architectures=["Qwen3ForCausalLM"], vocab_size=1000).save_pretrained(tmp_path / "base")
     planned = replace(gpu_smoke.study(None, 0, str(tmp_path / "base")), root=tmp_path)
 
