@@ -33,11 +33,12 @@ first=0 second=5 # pytest's 5: no test was chosen; 130, of tests/closing.py: int
 # One more than there are cores, because many of them wait for processes; one thread for each, because threads of several
 # tests on the same cores wait for each other.
 OMP_NUM_THREADS=1 pytest --closing_record "$records/1" -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 \
+  --durations 10 \
   "$@" || first=$?
 [ "$first" != 4 ] || exit 4 # pytest's, too: its arguments are wrong
 if [ "$fast" = no ] && [ "$first" != 130 ]; then
   second=0
-  pytest --closing_record "$records/2" -m "$alone" --timeout 900 --durations 12 "$@" || second=$?
+  pytest --closing_record "$records/2" -m "$alone" --timeout 900 --durations 10 "$@" || second=$?
 fi
 
 # What an interrupt, or the end of a pytest process, kept from being run is collected, to be counted.

@@ -313,7 +313,6 @@ def training(
     `validate_every`: steps between two validations, the first of them before training; None: no validation.
     """
     script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
-    profile = () if scale == "pocket" else ("--profile", scale)
     length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
     saved = f"trainer.save_freq={save_every or steps}"
     validated = (
@@ -326,7 +325,7 @@ def training(
     return Step(
         name,
         purpose,
-        (*script, "--output_dir", str(run), *profile, *overrides),
+        (*script, "--output_dir", str(run), "--profile", scale, *overrides),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
         training=TrainingSettings(

@@ -160,7 +160,8 @@ def _derive(config: Any) -> None:
         return  # `cobalt.training.checks` says so
     on_cpu = trains_on_cpu(config)
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
-    if rollout.max_model_len is None:  # vLLM would plan for the model's length, which is longer
+    if rollout.max_model_len == -1 or (rollout.max_model_len is None and not on_cpu):
+        # vLLM would plan for the model's length, which is longer.
         OmegaConf.update(rollout, "max_model_len", sum(lengths))
     if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
         try:
