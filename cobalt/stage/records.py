@@ -140,11 +140,11 @@ class RecordFile:
         with self.path.open("rb") as lines:
             begins, begin = [], 0
             for line in lines:
-                if line.strip():
+                if line.strip() and line.endswith(b"\n"):  # not torn
                     begins.append(begin)
                 begin += len(line)
             with replacing(self.path) as handle:
-                for _, begin in sorted(zip(positions, begins, strict=False)):  # the torn line has no position
+                for _, begin in sorted(zip(positions, begins, strict=True)):
                     lines.seek(begin)
                     handle.write(lines.readline())
         self.ids.sort(key=lambda identifier: position.get(identifier, len(position)))
