@@ -829,7 +829,14 @@ report(sum(os.pread(counts, 3, 0)), children)
     ),
     "eats in stopped processes": Attack(HOARD + "def action(tell):\n    private(64)\n    tell(64)\n    os.closerange(3, 200)\n    os.kill(os.getpid(), 19)\nhoard(3, action)", (FAT,)),
     "eats in fresh interpreters": Attack(
-        HOARD + "import subprocess\nfor _ in range(4): subprocess.Popen([sys.executable, '-S', '-c', 'x = bytearray(64 << 20)\\nfor i in range(0, len(x), 4096): x[i] = 1\\nimport time; time.sleep(60)'])\ntime.sleep(1)\nprint('hoarded')", (FAT,)
+        HOARD
+        + """
+import subprocess
+eat = "x = bytearray(64 << 20)\\nfor i in range(0, len(x), 4096): x[i] = 1\\nprint(64, flush=True)\\nimport time; time.sleep(60)"
+eaters = [subprocess.Popen([sys.executable, "-S", "-c", eat], stdout=subprocess.PIPE) for _ in range(4)]
+report(sum(int(eater.stdout.readline() or 0) for eater in eaters), [eater.pid for eater in eaters])
+""",
+        (FAT,),
     ),
     "leaves its memory to a process that shares it": Attack(
         HOARD
