@@ -50,7 +50,7 @@ def _check_training(study: Study, step: Step) -> None:
     from cobalt.training import launch
     from cobalt.training.checks import check, check_settings
     from cobalt.training.configuration import compose, trains_on_cpu
-    from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
+    from cobalt.training.installed import check_vllm, choose_attention
     from cobalt.training.memory import check_memory
     from cobalt.training.templates import choose_thinking
 
@@ -64,7 +64,7 @@ def _check_training(study: Study, step: Step) -> None:
     )
     config = compose(run)
     check_vllm(on_cpu=trains_on_cpu(config))
-    attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config, on_cpu=trains_on_cpu(config))
     complete = all((study.root / path).exists() for path in step.needs)
     steps, checked = None, "rows and policy, which earlier steps make, are not checked yet"
     if complete:

@@ -16,7 +16,7 @@ from cobalt.report.curves import read_metrics
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
-from cobalt.training import checkpoints
+from cobalt.training import run_folder
 from cobalt.training.export import export
 from studies.plan import STEPS_FILE
 
@@ -88,7 +88,7 @@ def last_step_within(run: Path, seconds: float) -> int:
     Raises:
         UserError: the run has no checkpoint.
     """
-    steps = checkpoints.steps(run)
+    steps = run_folder.steps(run)
     if not steps:
         raise UserError(f"{run} has no checkpoint: train it first")
     chosen = max((step for step in steps if training_seconds(run, step) <= seconds), default=steps[0])

@@ -452,7 +452,7 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     import pyarrow
     from pyarrow import parquet
 
-    from cobalt.training.launch import _deciding
+    from cobalt.training.launch import deciding
     from cobalt.training.templates import choose_thinking
 
     folder = save_policy(tmp_path, form or "qwen3")
@@ -469,7 +469,7 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     assert kwargs.require_thinking is required
     assert "</think>" in sentence if required else "without" in sentence
     assert ("is set" in sentence) == any(REQUIRES in override for override in overrides)
-    assert _deciding(settings, config)["reward"]["settings"].get("require_thinking", True) is required
+    assert deciding(settings, config)["reward"]["settings"].get("require_thinking", True) is required
     choose_thinking(config)
     assert kwargs.require_thinking is required
 

@@ -34,7 +34,7 @@ def choose(model=None, engine=None, on_cpu=False):
     given = {"override_config": {}, "external_lib": None, "use_fused_kernels": False} | (model or {})
     config = OmegaConf.create({"model": given, "engine": {"strategy": "fsdp2"} | (engine or {})})
     OmegaConf.set_struct(config, True)
-    sentence = choose_attention(config, "model", ["engine"], on_cpu=on_cpu)
+    sentence = choose_attention(config, on_cpu=on_cpu)
     return sentence, OmegaConf.to_container(config.model)
 
 

@@ -16,7 +16,7 @@ from cobalt.stage.errors import UserError
 from cobalt.training import machine, offline
 from cobalt.training.configuration import TrainingSettings, compose
 from cobalt.training.machine import Room, room
-from cobalt.training.memory import check_memory, estimate
+from cobalt.training.memory import Run, check_memory
 from cobalt.training.policy import shape_of
 
 GIB = 2**30
@@ -57,7 +57,7 @@ def offline_config(model, *overrides, scale="paper-0.5b"):
 
 
 def by_name(config, **given):
-    return {need.name: need for need in estimate(config, Room(**{"gpu": inf, "host": inf, "disk": inf} | given), 100)}
+    return {need.name: need for need in Run(config, 100).needs(Room(**{"gpu": inf, "host": inf, "disk": inf} | given))}
 
 
 PROGRAM = """
@@ -159,7 +159,7 @@ def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tm
 )
 def test_checkpoints_that_are_there_at_a_time(models, every, keep, count):
     config = online(models / "small", f"trainer.save_freq={every}", f"cobalt.keep_checkpoints={keep}")
-    [disk] = [need for need in estimate(config, Room(inf, inf, inf), 31) if need.name == "disk"]
+    [disk] = [need for need in Run(config, 31).needs(Room(inf, inf, inf)) if need.name == "disk"]
     assert f"({count})" in next(iter(disk.parts))
 
 

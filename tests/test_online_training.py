@@ -19,7 +19,7 @@ from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_tu
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import manifest_path
 from cobalt.training.configuration import TrainingSettings, compose
-from cobalt.training.launch import _deciding
+from cobalt.training.launch import deciding
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -303,7 +303,7 @@ def test_the_default_constants_of_the_configuration_are_those_of_the_equations()
 def test_what_decides_an_episode_may_not_change_between_a_run_and_its_continuation(world):
     def decided(*overrides, **choices):
         run = run_of(world, *overrides, **choices)
-        return _deciding(run, compose(run))
+        return deciding(run, compose(run))
 
     first = decided()
     assert first["multi_turn"] == {"turns": 3, "reward": "final", "stop": "never"}

@@ -18,14 +18,14 @@ from support import ROOT, refused_training, square_problem
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
-from cobalt.training import checkpoints, installed, run_folder
 from cobalt.training import export as exporting
+from cobalt.training import installed, run_folder
 from cobalt.training.__main__ import Arguments, main
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose, process_environment
 from cobalt.training.export import Arguments as ExportArguments
-from cobalt.training.export import chosen_step, export
-from cobalt.training.launch import _deciding
+from cobalt.training.export import export
+from cobalt.training.launch import deciding
 from cobalt.training.watching import step_reporter
 
 MODEL_LENGTH = 4096
@@ -129,7 +129,7 @@ def test_overrides_are_applied_last(world):
 def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuation(world):
     def decided(*overrides, **choices):
         run = run_of(world, *overrides, **choices)
-        return _deciding(run, compose(run))
+        return deciding(run, compose(run))
 
     first = decided()
     assert decided("trainer.total_epochs=9", "trainer.save_freq=3") == first
@@ -164,7 +164,7 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
         (["trainer.total_training_steps=99"], "99 is more than the 8 steps"),
         (["data.train_files=[a,b]"], "is not a parquet file"),
-        (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0: it must be a number above 0"),
+        (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0"),
         (["actor_rollout_ref.rollout.temperature=0"], "temperature is 0"),
         (["data.max_response_length=4000"], "more than the model's 4096"),
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
@@ -172,8 +172,8 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["reward.reward_manager.name=dapo"], "reward.num_workers"),
         (["reward.reward_model.enable=true"], "reward.num_workers"),
         (["cobalt.loss_agg=batch"], "cobalt.loss_agg is 'batch'"),
-        (["trainer.max_actor_ckpt_to_keep=2"], "trainer.max_actor_ckpt_to_keep removes"),
-        (["trainer.del_local_ckpt_after_load=true"], "trainer.del_local_ckpt_after_load removes"),
+        (["trainer.max_actor_ckpt_to_keep=2"], "trainer.max_actor_ckpt_to_keep is 2"),
+        (["trainer.del_local_ckpt_after_load=true"], "trainer.del_local_ckpt_after_load is True"),
         (["cobalt.keep_checkpoints=0"], "cobalt.keep_checkpoints is 0"),
         (
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
@@ -347,7 +347,7 @@ def test_a_killed_run_continues_without_a_missing_or_repeated_step(
     whole = [step for step in saved if not isinstance(tracker, int) or step <= tracker]
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from)
     assert (steps_in(path) if steps else []) == kept
-    assert checkpoints.steps(path) == whole, "no whole checkpoint is removed"
+    assert run_folder.steps(path) == whole, "no whole checkpoint is removed"
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from), "twice is as once"
 
 
@@ -356,11 +356,11 @@ def test_a_killed_run_continues_without_a_missing_or_repeated_step(
 def test_a_checkpoint_ahead_of_its_line_of_metrics_is_kept(tmp_path, validates, metrics):
     path = folder(tmp_path, [2, 4], 4, [0, 1, 2, 3])
     if metrics:
-        checkpoints.keep_metrics(path, 4, metrics)
+        run_folder.keep_metrics(path, 4, metrics)
     for _ in range(2):
         start = run_folder.prepare(path, SETTINGS, [], validates=validates)
         assert start == run_folder.Start(4, reported=not validates)
-        assert checkpoints.steps(path) == [2, 4]
+        assert run_folder.steps(path) == [2, 4]
         assert steps_in(path) == ([0, 1, 2, 3] if validates else [0, 1, 2, 3, 4])
 
 
@@ -368,7 +368,7 @@ def test_the_validation_that_was_cut_off_completes_the_metrics_of_its_step(tmp_p
     from cobalt_verl.metrics_file import JsonlLogger
 
     path = folder(tmp_path, [2], 2, [0, 1])
-    checkpoints.keep_metrics(path, 2, {"reward/score": 0.5, "timing_s/step": 9})
+    run_folder.keep_metrics(path, 2, {"reward/score": 0.5, "timing_s/step": 9})
     run_folder.prepare(path, SETTINGS, [], validates=True)
     logger = JsonlLogger(path / "metrics.jsonl")
     logger.log({"val-core/x/acc/mean@1": 0.25}, step=2)
@@ -384,7 +384,7 @@ def test_the_validation_that_was_cut_off_completes_the_metrics_of_its_step(tmp_p
 @pytest.mark.parametrize("damage", ["cut off", "missing rank", "no weights", "cut off data"])
 def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path, damage):
     path = folder(tmp_path, [2, 4], 4, [0, 1, 2, 3, 4])
-    actor = checkpoints.path_of(path, 4) / "actor"
+    actor = run_folder.checkpoint(path, 4) / "actor"
     if damage == "cut off":
         (actor / "optim_world_size_2_rank_1.pt").write_bytes((actor / "optim_world_size_2_rank_1.pt").read_bytes()[:-9])
     elif damage == "missing rank":
@@ -394,8 +394,8 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path, damage):
             file.unlink()
     else:
         (actor.parent / "data.pt").write_bytes(b"")
-    assert checkpoints.missing_part(actor.parent)
-    assert checkpoints.last(path) == 2
+    assert run_folder.missing_part(path, 4)
+    assert run_folder.last(path) == 2
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(2)
 
 
@@ -410,26 +410,30 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
     assert run_folder.best_step(path) == 6
     validated(path, {0: 0.9, 2: 0.1, 4: 0.4, 6: 0.4, 8: 0.3})
     assert run_folder.best_step(path) == 4
-    assert checkpoints.prune(path, 1, (4,)) == [2, 6]
-    assert checkpoints.steps(path) == [4, 8]
-    assert checkpoints.prune(path, 3) == []
+    assert run_folder.prune(path, 1) == [2, 6]
+    assert run_folder.steps(path) == [4, 8]
+    assert run_folder.prune(path, 3) == []
 
 
 @pytest.mark.parametrize("newest", ["unfinished", "damaged"])
 def test_nothing_is_removed_before_a_newer_checkpoint_is_whole(tmp_path, newest):
     path = folder(tmp_path, [2, 4, 6], 4 if newest == "unfinished" else 6, [])
     if newest == "damaged":
-        (checkpoints.path_of(path, 6) / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK")
-    assert checkpoints.prune(path, 1) == []
-    assert checkpoints.steps(path) == [2, 4, 6]
+        (run_folder.checkpoint(path, 6) / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK")
+    assert run_folder.prune(path, 1) == []
+    assert run_folder.steps(path) == [2, 4, 6]
 
 
-def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_path):
+def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_path, monkeypatch):
     path = folder(tmp_path, [2, 4], 4, [])
     validated(path, {2: 0.4, 4: 0.3})
 
     def step(**flags):
-        return chosen_step(ExportArguments(path, tmp_path / "model", **flags))
+        steps = []
+        with monkeypatch.context() as patched:
+            patched.setattr(exporting, "export", lambda run, step, output: steps.append(step))
+            exporting.main(ExportArguments(path, tmp_path / "model", **flags))
+        return steps[0]
 
     assert [step(), step(best=True), step(step=4)] == [4, 2, 4]
     with pytest.raises(UserError):
@@ -437,7 +441,7 @@ def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_pa
     validated(path, {})
     with pytest.raises(UserError, match="validated"):
         step(best=True)
-    (checkpoints.path_of(path, 4) / "actor" / "model_world_size_2_rank_0.pt").unlink()
+    (run_folder.checkpoint(path, 4) / "actor" / "model_world_size_2_rank_0.pt").unlink()
     for at in (4, 6):  # there is no checkpoint of step 6
         with pytest.raises(UserError, match=f"global_step_{at} is not whole"):
             export(path, at, tmp_path / "model")
@@ -469,7 +473,7 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(tmp_path):
     path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
     with pytest.raises(UserError, match="train_batch_size was 16, now 8"):
         run_folder.prepare(path, {"data": {"train_batch_size": 8}}, [])
-    assert steps_in(path) == [0, 1, 2, 3] and checkpoints.path_of(path, 4).exists()
+    assert steps_in(path) == [0, 1, 2, 3] and run_folder.checkpoint(path, 4).exists()
 
 
 def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
@@ -714,27 +718,6 @@ def test_each_new_step_is_reported_once(tmp_path, caplog):
         "step 2: mean reward 0.250, 50.0% solved, 3.1 s, validation 40.0% solved",
         "step 3: ",
     ]
-
-
-@pytest.mark.parametrize(
-    ("step", "parts", "warns"),
-    [
-        (1, {"flaw_thinking": 0.9375, "no_code": 0.0625}, True),
-        (1, {"flaw_thinking": 0.9, "no_code": 0.0625}, False),
-        (1, {"flaw_thinking": 0.0, "no_code": 1.0}, False),
-        (1, {}, False),
-        (2, {"flaw_thinking": 1.0, "no_code": 0.0}, False),
-    ],
-)
-def test_a_first_step_in_which_nothing_thinks_is_warned_of(tmp_path, caplog, step, parts, warns):
-    metrics = tmp_path / "metrics.jsonl"
-    report = step_reporter(metrics)
-    record = {"step": step, "metrics": {f"reward/{name}": value for name, value in parts.items()}}
-    metrics.write_text(json.dumps(record) + "\n")
-    report()
-    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert len(warnings) == warns
-    assert all("require_thinking=false" in message for message in warnings)
 
 
 # --- the reward function, as veRL loads and awaits it

@@ -20,7 +20,7 @@ from cobalt.selection.verl_rows import (
     convert_multi_turn,
     convert_single_turn,
 )
-from cobalt.training import checkpoints
+from cobalt.training import run_folder
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
 
@@ -191,9 +191,9 @@ def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_mo
 
 
 def test_the_last_checkpoint_alone_is_kept_and_has_the_metrics_of_its_step(ft):
-    assert checkpoints.steps(ft) == [2]
-    assert checkpoints.missing_part(checkpoints.path_of(ft, 2)) is None
-    kept, reported = checkpoints.kept_metrics(ft, 2), metrics_of(ft)[1][2]
+    assert run_folder.steps(ft) == [2]
+    assert run_folder.missing_part(ft, 2) is None
+    kept, reported = run_folder.kept_metrics(ft, 2), metrics_of(ft)[1][2]
     assert {name: value for name, value in kept.items() if "timing" not in name and "perf/" not in name} == {
         name: value
         for name, value in reported.items()

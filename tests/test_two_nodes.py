@@ -16,7 +16,7 @@ from test_training_services import SMALL
 
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.records import read_records
-from cobalt.training import checkpoints
+from cobalt.training import run_folder
 
 sys.path.append(str(ROOT / "tests" / "long"))
 import faults
@@ -232,7 +232,7 @@ def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_th
             assert running.poll() is None and count(metrics) < 4, said_by(log, output)
             b.lose()
             assert running.wait(600) == 1, said_by(log, output)
-        kept = checkpoints.last(output)
+        kept = run_folder.last(output)
         assert kept >= 2 and not (output / "model").exists()
         before = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= kept]
 

@@ -1,8 +1,8 @@
 """A training run: `python -m cobalt.training`; the scripts train_grpo_*.sh call it."""
 
 from cobalt.stage.cli import run_script
-from cobalt.training.configuration import TrainingSettings, default_scale, trains_on_cpu
-from cobalt.training.installed import POLICY_ENGINES, POLICY_MODEL, check_vllm, choose_attention
+from cobalt.training.configuration import TrainingSettings, compose, default_scale, trains_on_cpu
+from cobalt.training.installed import check_vllm, choose_attention
 
 Arguments = TrainingSettings
 
@@ -10,14 +10,13 @@ Arguments = TrainingSettings
 def main(settings: TrainingSettings) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
-    from cobalt.training.configuration import compose
-    from cobalt.training.launch import dry_run, launch, stops_after_plan
+    from cobalt.training.launch import dry_run, launch
     from cobalt.training.templates import choose_thinking
 
     config = compose(settings)
     on_cpu = trains_on_cpu(config)
     check_vllm(on_cpu=on_cpu)
-    attention = choose_attention(config, POLICY_MODEL, POLICY_ENGINES, on_cpu=on_cpu)
+    attention = choose_attention(config, on_cpu=on_cpu)
     steps, notes = check(config)
     trainer, policy = config.trainer, config.actor_rollout_ref
     why = "" if settings.scale else f" ({default_scale(settings.model)[1]})"
@@ -29,9 +28,7 @@ def main(settings: TrainingSettings) -> int:
     notes += [size, attention, choose_thinking(config)]
     if settings.dry_run or settings.print_config:
         dry_run(settings.output_dir, config)
-    if stops_after_plan(settings, config, notes, steps):
-        return 0
-    return launch(settings, config)
+    return launch(settings, config, (steps, notes))
 
 
 if __name__ == "__main__":

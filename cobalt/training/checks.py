@@ -8,17 +8,18 @@ that is not on this machine). What veRL refuses as a run starts is left to veRL.
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter, load_tokenizer
+from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError, naming
-from cobalt.training.configuration import number_errors, planned_steps, trains_on_cpu
+from cobalt.training.configuration import AboveZero, Count, Frequency, planned_steps, trains_on_cpu, type_errors
 from cobalt.training.episodes import episode_settings
 from cobalt.training.policy import architecture
-from cobalt.training.templates import REQUIRE_THINKING, template_errors
+from cobalt.training.templates import REQUIRE_THINKING, prompt_counter, template_errors
 
 _FIELDS = {
     "data_source": "data_source",
@@ -28,32 +29,18 @@ _FIELDS = {
 }
 """Columns that veRL and the reward function read, and the field that each must have."""
 
-_LOG_PROB_SIZES = ("log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu")
+_SIZE, _LIMIT = "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu"
 _COUNTS = {
     "data": ("train_batch_size", "max_prompt_length", "max_response_length"),
-    "actor_rollout_ref.actor": ("ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"),
-    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", *_LOG_PROB_SIZES),
-    "actor_rollout_ref.ref": _LOG_PROB_SIZES,
-    "trainer": ("n_gpus_per_node", "nnodes", "total_epochs", "total_training_steps"),
-    "cobalt": ("keep_checkpoints",),
+    "actor_rollout_ref.actor": ("ppo_mini_batch_size", "ppo_max_token_len_per_gpu"),
+    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", _LIMIT),
+    "actor_rollout_ref.ref": (_LIMIT,),
+    "trainer": ("n_gpus_per_node", "nnodes", "total_epochs"),
 }
 """Settings that must be whole numbers of 1 or more, by section."""
 
-_FREQUENCIES = {"trainer.save_freq": -1, "trainer.test_freq": -1}
-_MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
-_ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature", "cobalt.gpu_memory_gib")
-
-_REMOVING = (
-    "trainer.max_actor_ckpt_to_keep",
-    "trainer.remove_previous_ckpt_in_save",
-    "trainer.del_local_ckpt_after_load",
-)
-"""Settings by which veRL removes checkpoints before a newer one is whole."""
-
 _BY_COMPARISON = ("grpo", "verpo")
 """Estimators that compare the samples of a prompt; of several turns, trajectory by trajectory and not row by row."""
-
-_NAMED = 5  # over-long prompts in a message
 
 
 def check_settings(config: Any) -> None:
@@ -62,12 +49,8 @@ def check_settings(config: Any) -> None:
     Raises:
         UserError: some are wrong; the message has all of them.
     """
-    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints", "cobalt.gpu_memory_gib"]
-    optional += [f"actor_rollout_ref.{part}.{_LOG_PROB_SIZES[0]}" for part in ("rollout", "ref")]
-    optional += [_MICRO] if config.actor_rollout_ref.actor.use_dynamic_bsz else []
-    wrong = list(number_errors(config, _COUNTS, _FREQUENCIES, optional, _ABOVE_ZERO))
-    parts = (_sampling_errors, _trainer_errors, _loss_errors, _episode_errors, _batch_errors)
-    _raise(wrong or [error for part in parts for error in part(config)])
+    parts = (_sample_errors, _episode_errors, _batch_errors)
+    _raise(list(_type_errors(config)) or [error for part in parts for error in part(config)])
 
 
 def check(config: Any) -> tuple[int, list[str]]:
@@ -98,59 +81,51 @@ def _raise(errors: Sequence[str]) -> None:
         raise UserError("; ".join(errors))
 
 
-def _sampling_errors(config: Any) -> Iterator[str]:
-    """Prompts and samples with which the gradient would be wrong."""
-    from omegaconf import OmegaConf
+def _type_errors(config: Any) -> Iterator[str]:
+    """Settings that are no numbers in their range, and choices of veRL with which a run would be wrong."""
+    errors = partial(type_errors, config)
+    actor, rollout, ref = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+    yield from errors(Count, [f"{section}.{name}" for section, names in _COUNTS.items() for name in names])
+    by_tokens = config.actor_rollout_ref.actor.use_dynamic_bsz
+    yield from errors(Count | None if by_tokens else Count, [f"{actor}.ppo_micro_batch_size_per_gpu"])
+    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints", f"{rollout}.{_SIZE}", f"{ref}.{_SIZE}"]
+    yield from errors(Count | None, optional)
+    yield from errors(Frequency, ["trainer.save_freq", "trainer.test_freq"])
+    yield from errors(AboveZero, [f"{actor}.optim.lr", f"{rollout}.temperature"])
+    yield from errors(AboveZero | None, ["cobalt.gpu_memory_gib"])
+    yield from errors(dict, ["data.apply_chat_template_kwargs"])
+    yield from errors(Literal["mini_batch", "micro_batch"], ["cobalt.loss_agg"])
+    yield from errors(Literal["auto", True, False, None], [REQUIRE_THINKING])  # None: another reward function
+    yield from errors(Literal["error", "left"], ["data.truncation"], "the rest cuts off the generation prompt")
+    yield from errors(Literal[1], [f"{rollout}.top_p"], "the importance ratio would be biased")
+    yield from errors(Literal[-1], [f"{rollout}.top_k"], "the importance ratio would be biased")
+    yield from errors(Literal[True], ["trainer.use_v1"], "only veRL's synchronous trainer is supported")
+    yield from errors(Literal["sync"], ["trainer.v1.trainer_mode"], "only veRL's synchronous trainer is supported")
+    for key in ("max_actor_ckpt_to_keep", "remove_previous_ckpt_in_save", "del_local_ckpt_after_load"):
+        reason = "it removes a checkpoint before a newer one is whole (--keep does not)"
+        yield from errors(Literal[None, False], [f"trainer.{key}"], reason)
 
-    rollout, estimator = config.actor_rollout_ref.rollout, str(config.algorithm.adv_estimator)
-    if rollout.top_p != 1 or rollout.top_k != -1:
-        yield (
-            f"training samples with top_p {rollout.top_p} and top_k {rollout.top_k}: the importance ratio is biased"
-            " unless actor_rollout_ref.rollout.top_p=1 and top_k=-1"
-        )
+
+def _sample_errors(config: Any) -> Iterator[str]:
+    """Samples and rewards with which the gradient would be wrong, and memory that veRL's engine cannot use."""
+    actor, rollout, reward = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.reward
+    estimator = config.algorithm.adv_estimator
     if estimator in _BY_COMPARISON and rollout.n < 2:
         yield f"actor_rollout_ref.rollout.n is {rollout.n}: {estimator} compares at least 2 samples of a prompt"
-    if config.data.truncation not in ("error", "left"):
-        yield f"data.truncation is {config.data.truncation!r}, which cuts off the generation prompt: use error"
-    if not OmegaConf.is_dict(config.data.apply_chat_template_kwargs):
-        yield f"data.apply_chat_template_kwargs is {config.data.apply_chat_template_kwargs!r}: it must be a mapping"
-
-
-def _trainer_errors(config: Any) -> Iterator[str]:
-    """Another trainer of veRL, checkpoints that it would lose, and memory that its engine cannot use."""
-    from omegaconf import OmegaConf
-
-    if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
-        yield "only veRL's synchronous trainer is supported: leave trainer.use_v1 and trainer.v1.trainer_mode alone"
-    for key in _REMOVING:
-        if OmegaConf.select(config, key):
-            yield f"{key} removes a checkpoint before a newer one is whole: leave it, and give --keep"
-    # veRL itself switches this on and off for the actor; for all processes it would reach the engine's sleep mode.
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        value = os.environ.get(name, "")
-        if not trains_on_cpu(config) and re.search(r"expandable_segments\s*:\s*true", value, re.IGNORECASE):
-            yield f"{name}={value}: the engine cannot sleep with expandable_segments, so unset the variable"
-
-
-def _loss_errors(config: Any) -> Iterator[str]:
-    """Settings of the reward and of the loss's mean."""
-    from omegaconf import OmegaConf
-
-    reward, actor = config.reward, config.actor_rollout_ref.actor
     by_function = reward.custom_reward_function.path and reward.reward_manager.name == "naive"
     if not reward.num_workers and (not by_function or reward.reward_model.enable):
         yield "reward.num_workers=0 computes rewards by reward.custom_reward_function alone: set it above 0"
-    required = OmegaConf.select(config, REQUIRE_THINKING, default="auto")
-    if required not in (True, False, "auto"):
-        yield f"{REQUIRE_THINKING} is {required!r}: it must be auto, true or false"
-    if config.cobalt.loss_agg not in ("mini_batch", "micro_batch"):
-        yield f"cobalt.loss_agg is {config.cobalt.loss_agg!r}: it must be mini_batch or micro_batch"
     if config.cobalt.loss_agg == "micro_batch" and (actor.loss_agg_mode != "token-mean" or actor.use_dynamic_bsz):
         yield (
             "cobalt.loss_agg=micro_batch averages over the tokens of micro-batches of one size, and"
             f" actor_rollout_ref.actor.loss_agg_mode is {actor.loss_agg_mode!r}, use_dynamic_bsz"
             f" {actor.use_dynamic_bsz}: set cobalt.loss_agg=mini_batch"
         )
+    # veRL itself switches this on and off for the actor; for all processes it would reach the engine's sleep mode.
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        value = os.environ.get(name, "")
+        if not trains_on_cpu(config) and re.search(r"expandable_segments\s*:\s*true", value, re.IGNORECASE):
+            yield f"{name}={value}: the engine cannot sleep with expandable_segments, so unset the variable"
 
 
 def _episode_errors(config: Any) -> Iterator[str]:
@@ -214,57 +189,43 @@ def _batch_errors(config: Any) -> Iterator[str]:
 
 def _rows(path: str, config: Any, counter: PromptTokenCounter | None, errors: list[str]) -> int:
     """The rows of a file, whose columns, tests and lengths of prompts are checked."""
-    import pyarrow
+    from pyarrow import ArrowException, parquet
 
+    longest, long, count = config.data.max_prompt_length, [], 0
     try:
-        return _check_file(path, config, counter, errors)
+        if not Path(path).is_file():
+            raise UserError("there is no such file")
+        with parquet.ParquetFile(path) as file:
+            columns = [file.schema.column(index).path.split(".") for index in range(len(file.schema))]
+            several = [("extra_info", "episode")] if config.cobalt.get("multi_turn") else []  # made by --episodes
+            for column, inner in (*_FIELDS.items(), *several):
+                if not any(names[0] == column and inner in names for names in columns):
+                    raise UserError(f"it has no column {column!r} with a field {inner!r}")
+            for batch in file.iter_batches(1000, columns=["prompt", "reward_model", "extra_info"]):
+                rows = batch.to_pylist()
+                lengths = counter.count([row["prompt"] for row in rows]) if counter else [0] * len(rows)
+                for row, length in zip(rows, lengths, strict=True):
+                    extra = row["extra_info"] or {}
+                    name = extra.get("id", extra.get("index"))
+                    with naming(f"the tests of row {name}"):
+                        TestSuite.parse((row["reward_model"] or {}).get("ground_truth"))
+                    long += [f"{name} ({length})"] if length > longest else []
+                count += len(rows)
     except UserError as error:
         errors.append(f"{path}: {error}: make it with preproc/verl_preproc_*.py")
-    except (OSError, TypeError, pyarrow.ArrowException, UnicodeError) as error:  # what a damaged file raises
+    except (OSError, TypeError, ArrowException, UnicodeError) as error:  # what a damaged file raises
         errors.append(f"{path} is not a parquet file: {' '.join(str(error).split())}")
-    return 0
-
-
-def _check_file(path: str, config: Any, counter: PromptTokenCounter | None, errors: list[str]) -> int:
-    from pyarrow import parquet
-
-    longest = config.data.max_prompt_length
-    if not Path(path).is_file():
-        raise UserError("there is no such file")
-    with parquet.ParquetFile(path) as file:
-        columns = [file.schema.column(index).path.split(".") for index in range(len(file.schema))]
-        several = [("extra_info", "episode")] if config.cobalt.get("multi_turn") else []  # made by --episodes
-        for column, inner in (*_FIELDS.items(), *several):
-            if not any(names[0] == column and inner in names for names in columns):
-                raise UserError(f"it has no column {column!r} with a field {inner!r}")
-        long: list[str] = []
-        for batch in file.iter_batches(1000, columns=["prompt", "reward_model", "extra_info"]):
-            rows = batch.to_pylist()
-            lengths = counter.count([row["prompt"] for row in rows]) if counter else [0] * len(rows)
-            for row, length in zip(rows, lengths, strict=True):
-                extra = row["extra_info"] or {}
-                name = extra.get("id", extra.get("index"))
-                with naming(f"the tests of row {name}"):
-                    TestSuite.parse((row["reward_model"] or {}).get("ground_truth"))
-                if length > longest:
-                    long.append(f"{name} ({length})")
-        if long:
-            errors.append(
-                f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}:"
-                f" {', '.join(long[:_NAMED])}{', ...' if len(long) > _NAMED else ''}"
-            )
-        return int(file.metadata.num_rows)
+    if long:
+        some = ", ".join(long[:5]) + (", ..." if len(long) > 5 else "")
+        errors.append(f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}: {some}")
+    return count
 
 
 def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTokenCounter | None:
     """Check the policy's chat template, length and vocabulary; what counts its prompts, None if it is not here."""
-    from omegaconf import OmegaConf
-
     path, data = config.actor_rollout_ref.model.path, config.data
-    tokenizer = config.actor_rollout_ref.model.tokenizer_path or path
-    arguments: Any = OmegaConf.to_container(data.apply_chat_template_kwargs)
     try:
-        counter = PromptTokenCounter(tokenizer, arguments)
+        counter = prompt_counter(config)
         settings = architecture(path).get_text_config()
     except NoChatTemplate as error:  # of a folder, and of a model of the Hub that is on this machine
         errors.append(str(error))
@@ -277,14 +238,13 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
         return None
     errors += template_errors(config, counter)
     asked = data.max_prompt_length + data.max_response_length
-    positions = getattr(settings, "max_position_embeddings", None)  # some architectures have no limit
-    length = min(positions or 2**62, config.actor_rollout_ref.rollout.max_model_len or 2**62)
+    limits = (getattr(settings, "max_position_embeddings", None), config.actor_rollout_ref.rollout.max_model_len)
+    length = min(limit or 2**62 for limit in limits)  # some architectures have none
     if asked > length:
         errors.append(
-            f"data.max_prompt_length {data.max_prompt_length} + data.max_response_length {data.max_response_length} ="
-            f" {asked} is more than the model's {length} tokens"
+            f"data.max_prompt_length + data.max_response_length = {asked} is more than the model's {length} tokens"
         )
-    vocabulary = len(load_tokenizer(tokenizer))
+    vocabulary = len(counter.tokenizer)
     if settings.vocab_size != vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
         wrong = settings.vocab_size < vocabulary or trains_on_cpu(config)

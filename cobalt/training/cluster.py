@@ -30,11 +30,7 @@ def named_cluster() -> str:
 def keep_token_private(*, create: bool = False) -> None:
     """Make Ray's token file, which Ray itself writes readable by everybody, readable by its owner only.
 
-    Args:
-        create: Write a new token if there is none.
-
-    Raises:
-        UserError: the file cannot be written, or its mode cannot be changed.
+    With `create` a new token is written if there is none. Raises UserError if the file cannot be changed.
     """
     path = _token_path()
     if path is None:
@@ -55,11 +51,8 @@ def keep_token_private(*, create: bool = False) -> None:
 def prepare_to_join(address: str) -> None:
     """Check that a cluster answers and takes this user's token, and set what Ray reads of it when it is imported.
 
-    Args:
-        address: Of the cluster's head, as HOST:PORT; "auto" is left to Ray.
-
     Raises:
-        UserError: it is not an address, or the cluster asks for a token that this user has not.
+        UserError: it is not an address ("auto" is left to Ray), or the cluster asks for a token that this user has not.
         ServiceDown: nothing answers there, or what answers is not Ray. Ray itself would try for minutes.
     """
     keep_token_private()
@@ -83,11 +76,7 @@ def prepare_to_join(address: str) -> None:
 
 
 def join(address: str, **options: Any) -> None:
-    """Join a cluster (`ray.init`), or start one ("local").
-
-    Raises:
-        ServiceDown: it cannot be joined.
-    """
+    """Join a cluster (`ray.init`), or start one ("local"); ServiceDown if it cannot be joined."""
     import ray
     from ray.exceptions import AuthenticationError
 
@@ -103,8 +92,7 @@ def join(address: str, **options: Any) -> None:
 def asks_for_token(address: str, token: str | None = None) -> bool:
     """Whether the cluster whose head listens at `address` (HOST:PORT) refuses a call without a token, or with this one.
 
-    Raises:
-        ServiceDown: nothing answers at the address, or what answers is not Ray.
+    Raises ServiceDown if nothing answers there, or what answers is not Ray.
     """
     import grpc  # type: ignore[import-untyped]
 

@@ -1,18 +1,19 @@
 """The whole configuration of a run: veRL's defaults, four choices of `cobalt_verl/config`, paths, the user's overrides.
 
-The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module only composes;
+The choices are data, rollout, estimator with its loss, and scale, each a file of its own. This module composes, and
 `cobalt.training.checks` checks the result. veRL is not imported.
 """
 
 import importlib.util
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from pydantic import Field, TypeAdapter, ValidationError
 
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
@@ -21,11 +22,7 @@ from cobalt.training.policy import policy_path, shape_of
 
 
 def installed_package(name: str) -> Path:
-    """The folder of veRL or of `cobalt_verl`.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """The folder of veRL or of `cobalt_verl` (UserError: it is not installed)."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise UserError(f"{name} is not installed: run scripts/setup.sh with the profile cpu or gpu")
@@ -38,6 +35,11 @@ VERL_ADDITIONS = installed_package("cobalt_verl")
 _POCKET_MILLIONS = 20  # parameters of a model for which the rates of the pocket world were chosen
 
 _REWARD_FILE = "code_reward_func_think.py"
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+Frequency = Annotated[int, Field(strict=True, ge=-1)]
+AboveZero = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,7 @@ def trains_on_cpu(config: Any) -> bool:
 
 
 def compose(settings: TrainingSettings) -> Any:
-    """The configuration as veRL gets it, an OmegaConf mapping.
-
-    Raises:
-        UserError: veRL is not installed, there is no such choice, or an override names a key that veRL does not have.
-    """
-    from omegaconf import OmegaConf
-
+    """The configuration as veRL gets it, an OmegaConf mapping (UserError: as `compose_file`)."""
     of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE  # the paper's path
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
@@ -128,25 +124,14 @@ def compose(settings: TrainingSettings) -> Any:
         "reward.custom_reward_function.path": of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE,
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_ADDITIONS / "config" / "agent_loops.yaml",
     }
-    config = compose_file(
-        "train",
-        [
-            *(f"{folder}@_global_={name}" for folder, name in settings.choices.items()),
-            *path_overrides(paths),
-            *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
-            *([f"cobalt.keep_checkpoints={settings.keep}"] if settings.keep is not None else []),
-            *settings.overrides,
-        ],
-    )
+    choices = [f"{folder}@_global_={name}" for folder, name in settings.choices.items()]
+    choices += ["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []
+    choices += [] if settings.keep is None else [f"cobalt.keep_checkpoints={settings.keep}"]
+    config = compose_file("train", choices, paths, settings.overrides)
     reward = config.reward.custom_reward_function
     if reward.path is not None and "://" not in reward.path:
         reward.path = str(Path(reward.path).resolve())  # veRL's processes may run in other folders
     _derive(config)
-    missing = sorted(OmegaConf.missing_keys(config.cobalt))
-    if missing:
-        raise UserError(
-            f"none of the choices sets cobalt.{missing[0]} (cobalt_verl/config/common.yaml says which one should)"
-        )
     return config
 
 
@@ -155,10 +140,10 @@ def _derive(config: Any) -> None:
     from omegaconf import OmegaConf
 
     lengths = [config.data.max_prompt_length, config.data.max_response_length]
-    counts = [config.trainer.nnodes, config.trainer.n_gpus_per_node]
+    nodes, each = counts = [config.trainer.nnodes, config.trainer.n_gpus_per_node]
     if any(type(value) is not int for value in (*lengths, *counts)):
         return  # `cobalt.training.checks` says so
-    on_cpu = trains_on_cpu(config)
+    on_cpu, gpus = trains_on_cpu(config), nodes * each
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
     if rollout.max_model_len == -1 or (rollout.max_model_len is None and not on_cpu):
         # vLLM would plan for the model's length, which is longer.
@@ -171,24 +156,23 @@ def _derive(config: Any) -> None:
         megabytes = math.ceil(4 * largest / 2**20) + 1  # it must hold the largest matrix in 32 bits
         OmegaConf.update(rollout.checkpoint_engine, "update_weights_bucket_megabytes", max(64, megabytes))
     if storage.num_data_storage_units is None:  # each rank writes and reads its share; Ray reserves a CPU for each unit
-        OmegaConf.update(storage, "num_data_storage_units", max(1, math.prod(counts)))
+        OmegaConf.update(storage, "num_data_storage_units", max(1, gpus))
     if rollout.agent.num_workers is None:  # each decodes and rewards samples on one core
-        OmegaConf.update(rollout.agent, "num_workers", 1 if on_cpu else max(1, 2 * math.prod(counts)))
+        OmegaConf.update(rollout.agent, "num_workers", 1 if on_cpu else max(1, 2 * gpus))
     for part in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
         # Over several nodes each layer would be gathered through the network.
-        if part.fsdp_config.fsdp_size == -1 and config.trainer.nnodes > 1 and not on_cpu:
-            OmegaConf.update(part.fsdp_config, "fsdp_size", config.trainer.n_gpus_per_node)
+        if part.fsdp_config.fsdp_size == -1 and nodes > 1 and not on_cpu:
+            OmegaConf.update(part.fsdp_config, "fsdp_size", each)
 
 
-def compose_file(name: str, overrides: Sequence[str]) -> Any:
+def compose_file(name: str, choices: Sequence[str], paths: Mapping[str, Path | str], overrides: Sequence[str]) -> Any:
     """A file of `cobalt_verl/config` with the files that it names, some of them veRL's, as an OmegaConf mapping.
 
-    Args:
-        name: The file, without its ending.
-        overrides: Hydra overrides; later ones win.
+    Hydra's overrides of the flags are applied first, then the paths, by dotted names, and then the user's overrides.
 
     Raises:
-        UserError: veRL is not installed, or the configuration cannot be composed.
+        UserError: veRL is not installed, or the configuration cannot be composed: a choice or a key does not exist,
+            or no choice sets one of this project's keys.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -203,49 +187,31 @@ def compose_file(name: str, overrides: Sequence[str]) -> Any:
     search = f"hydra.searchpath=[{_quoted((installed_package('verl') / 'trainer' / 'config').as_uri())}]"
     try:
         with initialize_config_dir(str(VERL_ADDITIONS / "config"), version_base=None):
-            config = hydra_compose(name, [search, *overrides])
+            config = hydra_compose(name, [search, *choices, *path_overrides(paths), *overrides])
         OmegaConf.to_container(config, resolve=True)  # every interpolation must lead somewhere
+        OmegaConf.to_container(config.cobalt, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = str(error).partition("Config search path")[0]
         raise UserError(f"the configuration cannot be composed: {' '.join(reason.split())}") from None
     return config
 
 
-def number_errors(
-    config: Any,
-    counts: Mapping[str, Collection[str]],
-    least: Mapping[str, int],
-    optional: Collection[str],
-    above_zero: Collection[str],
-) -> Iterator[str]:
-    """Sentences about settings that are not the numbers that they must be.
-
-    Args:
-        config: A composed configuration.
-        counts: The names of whole numbers of 1 or more, by section.
-        least: The dotted names of other whole numbers, and the least value of each.
-        optional: Dotted names of those that may be null.
-        above_zero: Dotted names of finite numbers above 0, without which a run would train nothing or diverge.
-    """
+def type_errors(config: Any, kind: Any, keys: Iterable[str], reason: str = "") -> Iterator[str]:
+    """Sentences about settings, by their dotted names, that are not of a type (pydantic's), and why they must be."""
     from omegaconf import OmegaConf
 
-    whole = {f"{section}.{name}": 1 for section, names in counts.items() for name in names} | dict(least)
-    for key, lowest in whole.items():
+    for key in keys:
         value = OmegaConf.select(config, key)
-        if (value is not None or key not in optional) and (type(value) is not int or value < lowest):
-            yield f"{key} is {value!r}: it must be a whole number of {lowest} or more"
-    for key in above_zero:
-        value = OmegaConf.select(config, key)
-        if (value is not None or key not in optional) and (type(value) not in (int, float) or not 0 < value < math.inf):
-            yield f"{key} is {value!r}: it must be a number above 0"
+        try:
+            TypeAdapter(kind).validate_python(OmegaConf.to_object(value) if OmegaConf.is_config(value) else value)
+        except ValidationError as error:
+            yield f"{key} is {value!r}: {error.errors()[0]['msg']}{reason and f', because {reason}'}"
 
 
 def planned_steps(config: Any, count: int, most: int) -> int:
     """The steps of a run of either trainer, with `count` rows or groups to train on and at `most` so many steps.
 
-    Raises:
-        UserError: there are too few rows for a step, or too few epochs for the steps that are set, so that the run
-            would end before its last step is reached and saved.
+    Raises UserError if there are too few rows for a step, or more steps are set, of which the last would be saved.
     """
     batch, planned = config.data.train_batch_size, config.trainer.total_training_steps
     if count < batch:
@@ -266,10 +232,7 @@ def _quoted(text: str) -> str:
 
 
 def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
-    """Environment variables of the processes of a run in a folder.
-
-    Modules that the user's own `VERL_USE_EXTERNAL_MODULES` names are imported after this project's.
-    """
+    """Environment variables of the processes of a run; modules of the user's own are imported after this project's."""
     output = output_dir.resolve()
     modules = ["cobalt_verl.plugin", *filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))]
     shared = {

@@ -16,7 +16,7 @@ from typing import Any
 
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
-from cobalt.training import checkpoints, run_folder
+from cobalt.training import run_folder
 from cobalt.training.configuration import trains_on_cpu
 
 
@@ -41,11 +41,7 @@ _MARK = ".cobalt-export"
 
 
 def exported_step(model: Path) -> int:
-    """The step whose policy an export wrote into a folder.
-
-    Raises:
-        UserError: no export made the folder.
-    """
+    """The step whose policy an export wrote into a folder (UserError: no export made it)."""
     try:
         return int((model / _MARK).read_text(encoding="utf-8").removeprefix("step "))
     except (OSError, ValueError):
@@ -61,9 +57,8 @@ def export(run: Path, step: int, output: Path) -> None:
     """
     from omegaconf import OmegaConf
 
-    checkpoint = checkpoints.path_of(run, step) / "actor"
-    missing = checkpoints.missing_part(checkpoint.parent)
-    if missing is not None:
+    checkpoint = run_folder.checkpoint(run, step) / "actor"
+    if missing := run_folder.missing_part(run, step):
         raise UserError(f"the checkpoint {checkpoint.parent} is not whole ({missing}): export another step")
     if output.exists() and not (output / _MARK).exists():
         raise UserError(f"{output} exists and no export made it: name another folder")
@@ -93,27 +88,16 @@ def export(run: Path, step: int, output: Path) -> None:
 
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    export(arguments.run_dir, chosen_step(arguments), arguments.output_dir)
-    return 0
-
-
-def chosen_step(arguments: Arguments) -> int:
-    """The step that the flags choose.
-
-    Raises:
-        UserError: they choose none.
-    """
-    run = arguments.run_dir
-    if arguments.step is not None and arguments.best:
+    run, step = arguments.run_dir, arguments.step
+    if step is not None and arguments.best:
         raise UserError("--step and --best both choose a checkpoint: give one of them")
-    step = arguments.step
     if step is None:
-        step = run_folder.best_step(run) if arguments.best else checkpoints.last(run)
+        step = run_folder.best_step(run) if arguments.best else run_folder.last(run)
     if not step:
         raise UserError(f"{run} has no whole checkpoint{' that was validated' if arguments.best else ''}")
-    if arguments.best:
-        logger.info("the best validation is that of step %d", step)
-    return step
+    logger.info("exporting step %d", step)
+    export(run, step, arguments.output_dir)
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Every node of a cluster must have the same environment as this process.
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,10 +12,6 @@ from cobalt.stage.errors import UserError, last_line
 
 PACKED_SDPA = "cobalt_verl.packed_sdpa"
 """The module that veRL imports for `sdpa` on GPUs."""
-
-POLICY_MODEL = "actor_rollout_ref.model"
-POLICY_ENGINES = tuple(f"actor_rollout_ref.{part}" for part in ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config"))
-"""The sections of an online run's configuration for `choose_attention`."""
 
 _FLASH = "flash_attention_2"  # what veRL 0.9.1 takes if nothing is set
 _HOW = "install it by scripts/setup.sh --profile gpu --flash_attn WHEEL"
@@ -31,17 +26,11 @@ def check_vllm(*, on_cpu: bool) -> None:
         )
 
 
-def choose_attention(config: Any, model_key: str, engine_keys: Sequence[str], *, on_cpu: bool) -> str:
-    """Set the attention that the policy and the reference policy train with, unless the user has.
+def choose_attention(config: Any, *, on_cpu: bool) -> str:
+    """Set, in the configuration of either trainer, the attention that the policies train with, unless the user has.
 
     veRL takes flash_attention_2 if nothing is set, and fails after minutes where that cannot be used. `sdpa` on GPUs is
     this project's (`cobalt_verl.packed_sdpa`).
-
-    Args:
-        config: The whole configuration, which is changed.
-        model_key: Its section of the model.
-        engine_keys: Its sections that may set `strategy` and `ulysses_sequence_parallel_size`.
-        on_cpu: See `trains_on_cpu`.
 
     Returns:
         A sentence for the user: which attention, and why.
@@ -51,8 +40,10 @@ def choose_attention(config: Any, model_key: str, engine_keys: Sequence[str], *,
     """
     from omegaconf import OmegaConf
 
-    model = OmegaConf.select(config, model_key)
-    engines = [OmegaConf.select(config, key) for key in engine_keys]
+    online = config.get("actor_rollout_ref")
+    model, model_key = (online.model, "actor_rollout_ref.model") if online else (config.model, "model")
+    parts = (online.actor, online.ref) if online else ()
+    engines = [*parts, *(part.fsdp_config for part in parts)] if online else [config.engine]
     if model.use_fused_kernels and any(engine.get("strategy") == "fsdp2" for engine in engines):
         raise UserError(f"{model_key}.use_fused_kernels=true fails with the strategy fsdp2 of veRL 0.9.1: leave it out")
     chosen, why = (model.override_config or {}).get("attn_implementation"), "it is set"

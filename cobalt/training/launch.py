@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -27,16 +26,9 @@ from cobalt.stage.atomic import locked_folder
 from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
-from cobalt.training import checkpoints, machine, run_folder
+from cobalt.training import configuration, machine, run_folder
 from cobalt.training.cluster import named_cluster, prepare_to_join
-from cobalt.training.configuration import (
-    VERL_ADDITIONS,
-    RunSettings,
-    TrainingSettings,
-    node_environment,
-    process_environment,
-    trains_on_cpu,
-)
+from cobalt.training.configuration import RunSettings, TrainingSettings, trains_on_cpu
 from cobalt.training.export import export
 from cobalt.training.memory import check_memory
 from cobalt.training.private_ray import IMPORT_ENVIRONMENT, private_ray
@@ -47,6 +39,9 @@ logger = logging.getLogger(__name__)
 MISTAKE = 2
 """Exit code of veRL's driver where the reason that it leaves (`COBALT_FAILURE_FILE`) is a mistake of the user."""
 
+Plan = tuple[int, Sequence[str]]
+"""The steps of a whole run, and sentences for the user."""
+
 Trainer = Callable[[Path, run_folder.Start], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
 """Of the run's folder and where it begins: a trainer's module with its arguments, and its environment variables.
 
@@ -54,14 +49,27 @@ It leaves the configuration in the folder's `config.yaml`.
 """
 
 
-def stops_after_plan(settings: RunSettings, config: Any, notes: Sequence[str], steps: int | None) -> bool:
-    """Show what a run of either trainer will do and need; whether the flags ask for nothing else.
+def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mapping[str, Any], trainer: Trainer) -> int:
+    """Show what a run will do and need; then train, from the folder's last checkpoint if there is one, and export.
+
+    Args:
+        settings: The flags; they may ask for the plan alone.
+        config: The checked configuration that was made of them.
+        plan: See `Plan`.
+        deciding: What a continuation must share with its run.
+        trainer: See `Trainer`.
+
+    Returns:
+        The exit code of the trainer.
 
     Raises:
-        UserError: memory or disk are far too small (`cobalt.training.memory.check_memory`).
+        UserError: memory or disk are far too small (`check_memory`), the folder holds another run, or the trainer was
+            refused something.
+        InfrastructureError: the trainer has left a reason, or hung; the last checkpoint is whole.
     """
     from omegaconf import OmegaConf
 
+    steps, notes = plan
     if settings.print_config:
         sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
         sys.stdout.flush()
@@ -70,40 +78,19 @@ def stops_after_plan(settings: RunSettings, config: Any, notes: Sequence[str], s
     check_memory(config, settings.output_dir, steps, force=settings.force)
     if settings.dry_run or settings.print_config:
         logger.info("OK: the dry run found nothing wrong; --print_config prints the whole configuration")
-        return True
-    return False
-
-
-def run_trainer(
-    settings: RunSettings, config: Any, deciding: Mapping[str, Any], trainer: Trainer, *, validates: bool = False
-) -> int:
-    """Train, from the last checkpoint of the folder if there is one, and export the policy at the end.
-
-    Args:
-        settings: The flags.
-        config: The checked configuration that was made of them.
-        deciding: What a continuation must share with its run.
-        trainer: See `Trainer`.
-        validates: See `run_folder.prepare`.
-
-    Returns:
-        The exit code of the trainer.
-
-    Raises:
-        UserError: the folder holds another run, or the trainer was refused something.
-        InfrastructureError: the trainer has left a reason, or hung; the last checkpoint is whole.
-    """
+        return 0
     output = settings.output_dir.resolve()
+    failure = output / "failure.txt"
     with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
+        validates = "actor_rollout_ref" in config and config.trainer.test_freq > 0
         start = run_folder.prepare(output, deciding, inputs, validates=validates)
-        failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
         with trainer(output, start) as (program, variables):
             command = [sys.executable, "-m", *program]
             code = watch(command, os.environ | dict(variables), output, settings.hang_limit)
-        last = checkpoints.last(output)
+        last = run_folder.last(output)
         if code and failure.exists():
             reason = failure.read_text(encoding="utf-8").strip()
             if code == MISTAKE:
@@ -124,7 +111,7 @@ def dry_run(output_dir: Path, config: Any) -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "cobalt_verl.main", "-", "--check"],
         input=OmegaConf.to_yaml(config),
-        env=os.environ | process_environment(output_dir, on_cpu=trains_on_cpu(config)),
+        env=os.environ | configuration.process_environment(output_dir, on_cpu=trains_on_cpu(config)),
         capture_output=True,
         text=True,
         check=False,
@@ -133,19 +120,18 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any) -> int:
+def launch(settings: TrainingSettings, config: Any, plan: Plan) -> int:
     """Train online (`run_trainer`).
 
     Raises:
         UserError: as `run_trainer`, another run has a Ray of its own on this machine, programs cannot be judged, or
-            there is too little shared memory.
+            there are too few GPUs or too little shared memory.
         InfrastructureError: as `run_trainer`, or Ray died.
     """
-    validates = config.trainer.test_freq > 0
-    return run_trainer(settings, config, _deciding(settings, config), partial(_verl, config), validates=validates)
+    return run_trainer(settings, config, plan, deciding(settings, config), partial(_verl, config))
 
 
-def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
+def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     """Settings that a continuation must share with its run; length, frequencies and paths may differ."""
     from omegaconf import OmegaConf
 
@@ -158,11 +144,8 @@ def _deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
         del rules["require_thinking"]
     chosen["reward"]["settings"] = rules
-    own = {
-        name: whole["cobalt"][name]
-        for name in ("loss_agg", "multi_turn", "judge_every_turn")
-        if name in whole["cobalt"]
-    }
+    names = ("loss_agg", "multi_turn", "judge_every_turn")
+    own = {name: value for name, value in whole["cobalt"].items() if name in names}
     return {"stage": "train", "choices": settings.choices, "model": settings.model} | own | chosen
 
 
@@ -173,19 +156,15 @@ def _verl(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[
 
     config.trainer.resume_mode = "resume_path" if start.step else "disable"
     if start.step:
-        config.trainer.resume_from_path = str(checkpoints.path_of(output, start.step))
+        config.trainer.resume_from_path = str(run_folder.checkpoint(output, start.step))
         config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
-    variables = process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
+    variables = configuration.process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
     config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
-    everywhere = node_environment(variables, os.environ)
+    everywhere = configuration.node_environment(variables, os.environ)
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
     OmegaConf.save(config, output / "config.yaml")
-    with (
-        _shared_memory_swept(),
-        worker_python(config, variables, output / "train.log") as python,
-        _ray(config) as address,
-    ):
-        yield ["cobalt_verl.main", str(output / "config.yaml")], variables | address | python
+    with _shared_memory_swept(), worker_python(config, variables, output / "train.log") as python, _ray(config) as ray:
+        yield ["cobalt_verl.main", str(output / "config.yaml")], variables | ray | python
 
 
 @contextlib.contextmanager
@@ -201,15 +180,11 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
     with tempfile.TemporaryDirectory(prefix="cobalt-forks-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         # vLLM reads its level when it is imported; veRL sets this one for its processes.
         imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
+        command = [sys.executable, "-m", "cobalt_verl.cpu.fork_server", folder, str(os.getpid())]
+        streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         with environment_variables(**imports), log.open("ab") as output:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "cobalt_verl.cpu.fork_server", folder, str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
-        client = VERL_ADDITIONS / "cpu" / "fork_client.py"
+            server = subprocess.Popen(command, stdout=output, process_group=0, **streams)
+        client = configuration.VERL_ADDITIONS / "cpu" / "fork_client.py"
         try:
             yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
         finally:
@@ -224,20 +199,17 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         prepare_to_join(named_cluster())  # which sets variables of this process
         yield {}
         return
-    gpus = machine.gpus_of(config)
-    if not trains_on_cpu(config) and (seen := len(machine.visible_gpus())) < gpus:
+    gpus, on_cpu = machine.gpus_of(config), trains_on_cpu(config)
+    if not on_cpu and (seen := len(machine.visible_gpus())) < gpus:
         # Without any GPU veRL's queue would stop the run, and advise to let it do without.
         raise UserError(
             f"the run asks for {gpus} GPUs, and torch sees {seen} on this machine: set trainer.n_gpus_per_node"
         )
     machine.check_shared_memory(config)
+    size, cpus = machine.object_store_bytes(config), machine.logical_cpus(config)
     with (
         machine.alone(),
-        private_ray(
-            num_cpus=machine.logical_cpus(config),
-            num_gpus=gpus if trains_on_cpu(config) else None,
-            object_store_memory=machine.object_store_bytes(config),
-        ) as address,
+        private_ray(num_cpus=cpus, num_gpus=gpus if on_cpu else None, object_store_memory=size) as address,
     ):
         yield address
 
@@ -257,10 +229,9 @@ def _judge_variables(config: Any) -> dict[str, str]:
     asyncio.run(require_isolation(settings))
     if settings.concurrency is not None:
         return {}
-    several_turns = config.cobalt.get("multi_turn") is not None
-    workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
-    judging = workers if several_turns else int(config.reward.num_workers) or workers
-    return {"COBALT_JUDGE_CONCURRENCY": str(max(1, usable_cores() // judging))}
+    workers, rewards = config.actor_rollout_ref.rollout.agent.num_workers, config.reward.num_workers
+    judging = rewards if rewards and not config.cobalt.get("multi_turn") else workers
+    return {"COBALT_JUDGE_CONCURRENCY": str(max(1, usable_cores() // int(judging)))}
 
 
 async def _describe_judge() -> None:
@@ -275,10 +246,10 @@ def _shared_memory_swept() -> Iterator[None]:
     try:
         yield
     finally:
-        mapped: set[str] = set()
+        mapped = ""
         for maps in Path("/proc").glob("[0-9]*/maps"):
             with contextlib.suppress(OSError):
-                mapped.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
+                mapped += "".join(line for line in maps.read_text(errors="replace").splitlines() if "psm_" in line)
         for block in set(machine.SHARED_MEMORY.glob("psm_*")) - before:
             with contextlib.suppress(FileNotFoundError):
                 if str(block) not in mapped and block.stat().st_uid == os.getuid():

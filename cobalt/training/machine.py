@@ -53,11 +53,8 @@ def cpus_needed(config: Any, judge: float = 0.0) -> int:
 
     One more is free, on which Ray can start an actor that reserves none.
     """
-    return _CPUS_OF_A_RANK * gpus_of(config) + _storage_units(config) + 1 + math.ceil(judge) + 1
-
-
-def _storage_units(config: Any) -> int:
-    return int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    return _CPUS_OF_A_RANK * gpus_of(config) + units + 1 + math.ceil(judge) + 1
 
 
 def logical_cpus(config: Any) -> int:
@@ -66,20 +63,17 @@ def logical_cpus(config: Any) -> int:
 
 
 def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: float) -> None:
-    """Check that a cluster can place a run, which otherwise would wait for ever without a word.
+    """Refuse a cluster that cannot place a run, which otherwise would wait for ever without a word (UserError).
 
     Args:
         nodes: Resources of each living node, such as {"CPU": 64.0, "GPU": 8.0}.
         config: The composed configuration.
         judge: CPUs that the judge's replicas reserve.
-
-    Raises:
-        UserError: there are too few nodes with enough GPUs and CPUs, or too few CPUs in all.
     """
     each, wanted = int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes)
     # TransferQueue shares its units out over the nodes with GPUs, whatever these have left.
-    sharing = max(1, sum(node.get("GPU", 0) > 0 for node in nodes))
-    cpus = _CPUS_OF_A_RANK * each + math.ceil(_storage_units(config) / sharing)
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    cpus = _CPUS_OF_A_RANK * each + math.ceil(units / max(1, sum(node.get("GPU", 0) > 0 for node in nodes)))
     able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= cpus for node in nodes)
     total, needed = sum(node.get("CPU", 0) for node in nodes), cpus_needed(config, judge)
     if able < wanted or total < needed:
@@ -140,19 +134,15 @@ def _host_memory() -> int:
     """Bytes of this machine's memory, or of the container's limit."""
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
-    total: int = psutil.virtual_memory().total
-    return total if text == "max" else min(total, int(text))
+    return int(min(psutil.virtual_memory().total, math.inf if text == "max" else int(text)))
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Keep other runs that have a Ray of their own from this machine meanwhile.
+    """Refuse a second run that has a Ray of its own on this machine (UserError).
 
     VeRL hands weights to vLLM through sockets in /tmp, which it names by the number of its job on Ray. That number is
     the same on every new Ray, so an engine could wait for ever, or get the weights of another run.
-
-    Raises:
-        UserError: there is such a run.
     """
     with socket.socket(socket.AF_UNIX) as held:
         try:

@@ -56,10 +56,15 @@ class Need:
         return sum(self.parts.values())
 
 
-class _Run:
-    """A run of either trainer."""
+class Run:
+    """A run of either trainer (`needs`).
 
-    def __init__(self, config: Any, steps: int | None) -> None:
+    Raises:
+        UserError: the sizes of the model are not known (`shape_of`).
+    """
+
+    def __init__(self, config: Any, steps: int | None = None) -> None:
+        """With no `steps` of the whole run no checkpoint is counted."""
         self.config, self.steps = config, steps
         self.on_cpu, self.online = trains_on_cpu(config), "actor_rollout_ref" in config
         self.actor = f"{_ACTOR}." if self.online else ""
@@ -83,7 +88,7 @@ class _Run:
         return OmegaConf.select(self.config, key)
 
     def needs(self, has: Room) -> list[Need]:
-        """See `estimate`."""
+        """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk; and what there is."""
         shape, each = self.shape, int(self["trainer.n_gpus_per_node"])
         stored = _BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
         sharded = int(self[f"{self.engine}.fsdp_size"] or -1)
@@ -158,32 +163,18 @@ class _Run:
         return {f"checkpoints ({count})": count * checkpoint, "export": export * bool(count), "logs": _FILES}
 
 
-def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
-    """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk.
-
-    Args:
-        config: The composed configuration of either trainer.
-        has: What there is.
-        steps: Of the whole run; None: not known, and no checkpoint is counted.
-
-    Raises:
-        UserError: the sizes of the model are not known (`shape_of`).
-    """
-    return _Run(config, steps).needs(has)
-
-
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
     """Log the estimate as a table; warn of a run that does not fit.
 
     Raises:
         UserError: it needs more than 1.3 of what there is, without `force`.
     """
-    has = room(config, output)
     try:
-        needs = estimate(config, has, steps)
+        run = Run(config, steps)
     except UserError as error:
         logger.info("memory and disk were not estimated: %s", error)
         return
+    needs = run.needs(room(config, output))
     worst = max(needs, key=lambda need: need.total / max(need.limit, 1))
     rows = ["estimate in GiB: what the run needs, of what there is"]
     for need in needs:
@@ -195,7 +186,7 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     if worst.total <= worst.limit:
         return
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
-    advice = _ADVICE[worst.name].format(run=_Run(config, steps))
+    advice = _ADVICE[worst.name].format(run=run)
     if worst.total > _REFUSED * worst.limit and not force:
         raise UserError(f"{short}: {advice}; --force goes on all the same")
     logger.warning("%s: %s; the run goes on", short, advice)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import tyro
 
@@ -20,36 +20,22 @@ from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
-from cobalt.training import run_folder
-from cobalt.training.configuration import (
-    RunSettings,
-    compose_file,
-    number_errors,
-    path_overrides,
-    planned_steps,
-    process_environment,
-    trains_on_cpu,
-)
+from cobalt.training import configuration, run_folder
+from cobalt.training.configuration import AboveZero, Count, CountOrZero, Frequency, RunSettings, trains_on_cpu
 from cobalt.training.installed import choose_attention
-from cobalt.training.launch import run_trainer, stops_after_plan
+from cobalt.training.launch import run_trainer
 from cobalt.training.offline_tokens import TokenGroup, load_groups
 from cobalt.training.policy import policy_path
 
-_COUNTS = {
-    "data": ("train_batch_size", "max_length", "max_token_len_per_gpu"),
-    "trainer": ("total_epochs", "n_gpus_per_node", "total_training_steps", "max_ckpt_to_keep"),
-}
-"""Settings that must be whole numbers of 1 or more, by section."""
+_COUNTS = [f"data.{name}" for name in ("train_batch_size", "max_length", "max_token_len_per_gpu")]
+_COUNTS += ["trainer.total_epochs", "trainer.n_gpus_per_node"]
+_OPTIONAL = ["trainer.total_training_steps", "trainer.max_ckpt_to_keep"]
+_FREQUENCIES = ["trainer.save_freq", "trainer.test_freq"]
 
-_LEAST = {"data.seed": 0, "model.lora_rank": 0, "trainer.save_freq": -1, "trainer.test_freq": -1}
-_OPTIONAL = ("trainer.total_training_steps", "trainer.max_ckpt_to_keep", "cobalt.gpu_memory_gib")
-
-_READ = {
-    "data": (*_COUNTS["data"], "seed", "train_files", "val_files", "chat_template_thinking"),
-    "trainer": (*_COUNTS["trainer"], "save_freq", "test_freq", "device", "logger", "project_name", "experiment_name"),
-    "checkpoint": (),
-}
-"""What this training reads of these sections, which are those of veRL's supervised trainer."""
+_READ = [*_COUNTS, *_OPTIONAL, *_FREQUENCIES, "data.seed", "data.train_files", "data.val_files"]
+_READ += ["data.chat_template_thinking", "trainer.device", "trainer.logger"]
+_READ += ["trainer.project_name", "trainer.experiment_name"]
+"""What this training reads of the sections `data`, `trainer` and `checkpoint` of veRL's supervised trainer."""
 
 _DECIDED = ("model.path", "engine.use_dynamic_bsz", "engine.max_token_len_per_gpu")
 """Settings that a flag or another setting decides."""
@@ -68,11 +54,7 @@ class Arguments(RunSettings):
 
 
 def compose(arguments: Arguments) -> Any:
-    """The whole configuration, an OmegaConf mapping.
-
-    Raises:
-        UserError: there is no such scale, or a setting is wrong.
-    """
+    """The whole configuration, an OmegaConf mapping (UserError: there is no such scale, or a setting is wrong)."""
     validation = arguments.data_dir.resolve() / "validation.jsonl"
     paths: dict[str, Path | str] = {
         "data.train_files": arguments.data_dir.resolve() / "train.jsonl",
@@ -81,37 +63,30 @@ def compose(arguments: Arguments) -> Any:
     }
     if validation.exists():
         paths["data.val_files"] = validation
-    config = compose_file(
-        "offline",
-        [
-            f"offline_scale@_global_={arguments.scale}",
-            *path_overrides(paths),
-            f"offline.estimator={arguments.estimator}",
-            *(["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []),
-            *([] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]),
-            *arguments.overrides,
-        ],
-    )
-    errors = list(_errors(config, arguments.overrides))
-    if errors:
+    choices = [f"offline_scale@_global_={arguments.scale}", f"offline.estimator={arguments.estimator}"]
+    choices += ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
+    choices += [] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]
+    config = configuration.compose_file("offline", choices, paths, arguments.overrides)
+    if errors := list(_errors(config, arguments.overrides)):
         raise UserError("; ".join(errors))
     return config
 
 
 def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
     for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
-        section, _, name = key.partition(".")
-        if key in _DECIDED or name not in _READ.get(section, (name,)):
+        if key in _DECIDED or (key.startswith(("data", "trainer", "checkpoint")) and key not in _READ):
             yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
-    wrong = list(number_errors(config, _COUNTS, _LEAST, _OPTIONAL, ["optim.lr", "cobalt.gpu_memory_gib"]))
+    errors = partial(configuration.type_errors, config)
+    wrong = [*errors(Count, _COUNTS), *errors(Count | None, _OPTIONAL), *errors(Frequency, _FREQUENCIES)]
+    wrong += [*errors(CountOrZero, ["data.seed", "model.lora_rank"]), *errors(AboveZero, ["optim.lr"])]
+    wrong += errors(AboveZero | None, ["cobalt.gpu_memory_gib"])
+    wrong += errors(TemplateThinking, ["data.chat_template_thinking"])
     yield from wrong
     try:
         OfflineSettings(**config.offline)
     except (UserError, TypeError) as error:
         yield f"offline: {error}"
     data, gpus = config.data, config.trainer.n_gpus_per_node
-    if data.chat_template_thinking not in (known := get_args(TemplateThinking)):
-        yield f"data.chat_template_thinking is {data.chat_template_thinking!r}: it must be one of {', '.join(known)}"
     if not wrong and data.train_batch_size % gpus:
         yield f"data.train_batch_size {data.train_batch_size} groups cannot be shared by {gpus} GPUs"
     if not wrong and data.max_length > data.max_token_len_per_gpu:
@@ -122,10 +97,7 @@ def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def check_data(config: Any) -> tuple[int, list[str]]:
-    """Check that the policy and the groups fit together.
-
-    Returns:
-        The number of training steps, and sentences for a user.
+    """The number of training steps, and sentences for a user, once the policy and the groups fit together.
 
     Raises:
         UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
@@ -140,7 +112,7 @@ def check_data(config: Any) -> tuple[int, list[str]]:
     if config.data.val_files:  # validation looks at all responses
         looked_at = _groups(config, config.data.val_files, tokenizer, OfflineSettings())
         notes.append(f"{config.data.val_files}: {len(looked_at)} groups to look at")
-    steps = planned_steps(config, len(groups), len(groups) * config.trainer.total_epochs // batch)
+    steps = configuration.planned_steps(config, len(groups), len(groups) * config.trainer.total_epochs // batch)
     return steps, [*notes, f"{steps} training steps of {batch} groups"]
 
 
@@ -163,32 +135,26 @@ def _torchrun(config: Any, output: Path, start: run_folder.Start) -> Iterator[tu
         for values in output.glob("start_*.npz"):
             values.unlink()
     on_cpu, ranks = trains_on_cpu(config), int(config.trainer.n_gpus_per_node)
-    variables = process_environment(output, on_cpu=on_cpu)
+    variables = configuration.process_environment(output, on_cpu=on_cpu)
     if on_cpu:  # the engine takes all cores; nothing runs beside it
         variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     program = ["-m", "cobalt_verl.offline_main", str(output / "config.yaml"), str(start.step)]
     yield ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *program], variables
 
 
-def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
-    """Settings that a continuation must share with its run; length, frequencies and paths may differ."""
-    from omegaconf import OmegaConf
-
-    whole: Any = OmegaConf.to_container(config, resolve=True)
-    chosen = {name: whole[name] for name in ("offline", "data", "model", "engine", "optim")}
-    for section, name in (("data", "train_files"), ("data", "val_files"), ("model", "path")):
-        chosen[section].pop(name)
-    return {"stage": "offline", "scale": arguments.scale, "model_name": arguments.model} | chosen
-
-
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
+    from omegaconf import OmegaConf
+
     config = compose(arguments)
-    attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config, on_cpu=trains_on_cpu(config))
     steps, notes = check_data(config)
-    if stops_after_plan(arguments, config, [*notes, attention], steps):
-        return 0
-    return run_trainer(arguments, config, _deciding(arguments, config), partial(_torchrun, config))
+    whole: Any = OmegaConf.to_container(config, resolve=True)
+    deciding = {name: whole[name] for name in ("offline", "data", "model", "engine", "optim")}
+    for section, name in (("data", "train_files"), ("data", "val_files"), ("model", "path")):
+        del deciding[section][name]  # of length, frequencies and paths a continuation may have others
+    deciding |= {"stage": "offline", "scale": arguments.scale, "model_name": arguments.model}
+    return run_trainer(arguments, config, (steps, [*notes, attention]), deciding, partial(_torchrun, config))
 
 
 if __name__ == "__main__":

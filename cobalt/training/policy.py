@@ -14,11 +14,7 @@ def policy_path(name: str) -> Path | str:
 
 
 def architecture(path: str) -> Any:
-    """The configuration of a model: of a folder, or of a hub name.
-
-    Raises:
-        UserError: it has none on this machine.
-    """
+    """The configuration of a model, a folder or a hub name (UserError: it has none on this machine)."""
     from transformers import AutoConfig
 
     try:

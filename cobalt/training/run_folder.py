@@ -1,44 +1,39 @@
-"""A training run's folder: where a rerun continues, and a metrics file without a missing or repeated step.
+"""A training run's folder: its checkpoints, its metrics without a missing or repeated step, where a rerun continues.
 
-    checkpoints/        see `cobalt.training.checkpoints`
+    checkpoints/global_step_N/actor/*_world_size_W_rank_R.pt   what each rank wrote
+    checkpoints/global_step_N/metrics.json                     the step's metrics, as known before it was validated
+    checkpoints/latest_checkpointed_iteration.txt              the last one, named when all of its files are written
     metrics.jsonl       one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
     metrics.run.json    what made it; a rerun with other settings is refused
 
-A step's checkpoint is written before its validation and its line of metrics. A run killed in between has a checkpoint
-ahead of its metrics. A rerun continues from it all the same, and the line is made of the metrics beside the checkpoint;
-where these are missing, it has none.
+A step's checkpoint is written before its validation and its line of metrics. If a run is killed in between, the rerun
+makes the line of the metrics beside the checkpoint; where these are missing, it has none. Nothing here needs torch: a
+file of torch is a zip archive, whose table of contents is written last.
 """
 
 import json
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cobalt.report.curves import validation_quality
-from cobalt.stage.atomic import replacing
+from cobalt.report.curves import METRICS, validation_quality
+from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
-from cobalt.training import checkpoints
 
 LOCK = ".lock"
 """Name of the file that is locked while a run writes into the folder."""
 
 
-def metrics_path(output: Path) -> Path:
-    """Where a run's metrics lie."""
-    return output / "metrics.jsonl"
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run begins or goes on."""
+    """The step of the checkpoint where a run goes on, 0 for none; whether the metrics file has that step's line."""
 
     step: int
-    """The step of the checkpoint to load; 0: none, from the beginning."""
     reported: bool = True
-    """Whether that step's metrics are in the metrics file. If not, the first validation completes them."""
 
 
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
@@ -50,53 +45,119 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
         output: The run's folder.
         settings: Everything that decides the result (`cobalt.stage.manifest`).
         inputs: Data files; their content is compared.
-        validates: Whether the trainer validates after it has written a checkpoint. Then the line of a checkpoint whose
-            validation was cut off is left to the trainer (`Start.reported`).
+        validates: Whether the trainer validates after it has written a checkpoint. Then it also writes the line of a
+            checkpoint whose validation was cut off (`Start.reported`).
 
     Raises:
         UserError: the folder holds a run with other settings, or checkpoints without their metrics.
     """
-    metrics = metrics_path(output)
-    lines = _whole_lines(metrics)
-    step = checkpoints.last(output)
+    metrics = output / METRICS
+    lines, step = _whole_lines(metrics), last(output)
     if step and not lines:
-        raise UserError(f"{output} has checkpoints but no {metrics.name}: put it back, or name another folder")
+        raise UserError(f"{output} has checkpoints but no {METRICS}: put it back, or name another folder")
     open_manifest(metrics, settings, inputs)
     # In this order, so that a kill in between leaves nothing that looks like progress.
     if step:
-        checkpoints.name_last(output, step)
-    for later in checkpoints.steps(output):
+        name_last(output, step)
+    for later in steps(output):
         if later > step:
-            shutil.rmtree(checkpoints.path_of(output, later))
+            shutil.rmtree(checkpoint(output, later))
     reported = not step or step in {at for at, _ in lines}
     if metrics.exists():
-        with replacing(metrics) as handle:
-            handle.writelines(line.encode() for at, line in lines if step and at <= step)
-            if not reported and not validates:
-                known = checkpoints.kept_metrics(output, step) or {}
-                handle.write(f"{json.dumps({'step': step, 'metrics': known})}\n".encode())
+        kept = [line for at, line in lines if step and at <= step]
+        if not reported and not validates:
+            kept.append(f"{json.dumps({'step': step, 'metrics': kept_metrics(output, step)})}\n")
+        replace_text(metrics, "".join(kept))
     return Start(step, reported or not validates)
+
+
+def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
+    """Step and text of each line; a torn last one is left out."""
+    text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    try:
+        return [(int(json.loads(line)["step"]), line) for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{metrics} holds a line that is not a record of metrics ({error})") from None
+
+
+def checkpoint(output: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return output / "checkpoints" / f"global_step_{step}"
+
+
+def steps(output: Path) -> list[int]:
+    """The steps that a run has folders of checkpoints of, in order; the last may be unfinished."""
+    names = (path.name.removeprefix("global_step_") for path in (output / "checkpoints").glob("global_step_*"))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def last(output: Path) -> int:
+    """The step of the last whole checkpoint; 0 for none."""
+    tracker, all_steps = _tracker(output), steps(output)
+    if not tracker.exists():
+        return 0
+    text = tracker.read_text(encoding="utf-8", errors="replace").strip()
+    # After a crash, or where the disk was full, it is empty or damaged.
+    named = int(text) if text.isascii() and text.isdigit() else max(all_steps, default=0)
+    return max((step for step in all_steps if step <= named and not missing_part(output, step)), default=0)
+
+
+def name_last(output: Path, step: int) -> None:
+    """Name the last whole checkpoint; 0: there is none."""
+    replace_text(_tracker(output), str(step))
+
+
+def _tracker(output: Path) -> Path:
+    return output / "checkpoints" / "latest_checkpointed_iteration.txt"
+
+
+def missing_part(output: Path, step: int) -> str | None:
+    """A file that a checkpoint lacks or that is cut off; None if every rank's files are there and complete."""
+    folder = checkpoint(output, step)
+    files = [*(folder / "actor").glob("*_world_size_*_rank_*.pt"), *folder.glob("data.pt")]
+    for path in files:
+        if not zipfile.is_zipfile(path):
+            return f"{path.name} is cut off"
+    names = {path.name for path in files} - {"data.pt"}
+    if not any(name.startswith("model_") for name in names):
+        return "the weights are missing"
+    for kind in {name.rpartition("_rank_")[0] for name in names}:
+        for rank in range(int(kind.rpartition("_")[2])):
+            if f"{kind}_rank_{rank}.pt" not in names:
+                return f"{kind}_rank_{rank}.pt is missing"
+    return None
+
+
+def keep_metrics(output: Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Write a step's metrics beside its checkpoint, before that counts as whole."""
+    replace_text(checkpoint(output, step) / "metrics.json", json.dumps(dict(metrics)))
+
+
+def kept_metrics(output: Path, step: int) -> dict[str, float]:
+    """What `keep_metrics` wrote; empty if it did not."""
+    path = checkpoint(output, step) / "metrics.json"
+    metrics: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return metrics
 
 
 def best_step(output: Path) -> int | None:
     """The first step with the best validation (`validation_quality`), of those with a whole checkpoint; None: none."""
     qualities = {}
-    for step, line in _whole_lines(metrics_path(output)):
+    for step, line in _whole_lines(output / METRICS):
         quality = validation_quality(json.loads(line)["metrics"])
-        if quality is not None and step and not checkpoints.missing_part(checkpoints.path_of(output, step)):
+        if quality is not None and step and not missing_part(output, step):
             qualities[step] = quality
     return max(qualities, key=lambda step: (qualities[step], -step), default=None)
 
 
-def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
-    """Step and text of each line; a torn last one is left out."""
-    if not metrics.exists():
+def prune(output: Path, keep: int | None) -> list[int]:
+    """Remove all checkpoints but the `keep` newest and the best, once the newest is whole; returns their steps."""
+    all_steps = steps(output)
+    if keep is None or not all_steps or last(output) != all_steps[-1]:
         return []
-    lines = []
-    for line in metrics.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            try:
-                lines.append((int(json.loads(line)["step"]), line))
-            except (ValueError, KeyError, TypeError):
-                raise UserError(f"{metrics} holds a line that is not a record of metrics: {line[:80]!r}") from None
-    return lines
+    best = best_step(output)
+    removed = [step for step in all_steps[:-keep] if step != best]
+    for step in removed:
+        shutil.rmtree(checkpoint(output, step))
+    return removed

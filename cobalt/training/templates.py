@@ -20,6 +20,12 @@ REQUIRE_THINKING = "reward.custom_reward_function.reward_kwargs.require_thinking
 """The setting that `choose_thinking` decides: `auto`, true or false."""
 
 
+def prompt_counter(config: Any) -> PromptTokenCounter:
+    """The policy's tokenizer and its template's arguments in a configuration (UserError: it cannot be used)."""
+    model = config.actor_rollout_ref.model
+    return PromptTokenCounter(model.tokenizer_path or model.path, dict(config.data.apply_chat_template_kwargs))
+
+
 def opened_by_template(tokenizer: Any, config: Any) -> str:
     """What the chat template of the policy's tokenizer opens in its prompts (`head_of_responses`).
 
@@ -28,21 +34,20 @@ def opened_by_template(tokenizer: Any, config: Any) -> str:
     """
     from omegaconf import OmegaConf
 
-    arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    opened = head_of_responses(tokenizer, arguments)
-    for error in _setting_errors("the policy", bool(opened), config):
-        raise UserError(error)
+    opened = head_of_responses(tokenizer, dict(config.data.apply_chat_template_kwargs))
+    if OmegaConf.select(config, _SETTING, default=bool(opened)) != bool(opened):
+        says = "ends its prompts with <think>" if opened else "does not end its prompts with <think>"
+        raise UserError(f"the policy's chat template {says}: set {_SETTING}={str(bool(opened)).lower()}")
     return opened
 
 
 def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
-    """What is wrong with a configuration for a policy with this chat template.
-
-    Raises:
-        UserError: the template refuses a conversation.
-    """
+    """What is wrong with a configuration for a policy with this chat template."""
     name, tokenizer = counter.model_name, counter.tokenizer
-    yield from _setting_errors(name, bool(head_of_responses(tokenizer, counter.arguments)), config)
+    try:
+        opened_by_template(tokenizer, config)
+    except UserError as error:
+        yield str(error)
     if not keeps_thinking_tags(tokenizer):
         yield (
             f"the tokenizer of {name} leaves out </think> when special tokens are, as veRL decodes responses: in a copy"
@@ -72,42 +77,23 @@ def choose_thinking(config: Any) -> str:
         A sentence for the user: which rule, and why.
     """
     from omegaconf import OmegaConf
+    from pyarrow import parquet
 
-    chosen = OmegaConf.select(config, REQUIRE_THINKING)
-    why = f"{REQUIRE_THINKING} is set"
+    chosen, why = OmegaConf.select(config, REQUIRE_THINKING), f"{REQUIRE_THINKING} is set"
     if chosen == "auto":
-        chosen, why = _thinking_of(config)
+        try:
+            counter = prompt_counter(config)
+            with parquet.ParquetFile(config.data.train_files) as file:
+                [first] = next(file.iter_batches(1, columns=["prompt"])).to_pylist()
+            tags = [CLOSE in message["content"] for message in first["prompt"]]
+            chosen = template_thinks(counter.tokenizer, counter.arguments) or any(tags)
+            has = "has" if chosen else "lacks"
+            why = f"the chat template of {counter.model_name} or the first prompt {has} the tag"
+        except UserError as error:
+            chosen, why = True, str(error)
         OmegaConf.update(config, REQUIRE_THINKING, chosen)
     rule = "a response must have exactly one </think>" if chosen else "a response without thinking tags is well-formed"
     return f"reward: {rule}, because {why}"
-
-
-def _thinking_of(config: Any) -> tuple[bool, str]:
-    """Whether responses of a run should have a thinking, and the reason."""
-    from omegaconf import OmegaConf
-    from pyarrow import parquet
-
-    model = config.actor_rollout_ref.model
-    name = model.tokenizer_path or model.path
-    arguments: Any = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    try:
-        if template_thinks(PromptTokenCounter(name, arguments).tokenizer, arguments):
-            return True, f"the chat template of {name} is one of a model that thinks"
-    except UserError:
-        return True, f"the chat template of {name} cannot be read here ({REQUIRE_THINKING}=false changes it)"
-    with parquet.ParquetFile(config.data.train_files) as file:
-        first = next(file.iter_batches(1, columns=["prompt"])).to_pylist()[0]["prompt"]
-    if any(CLOSE in message["content"] for message in first):
-        return True, f"the first prompt of {config.data.train_files} has the tag"
-    return False, f"neither the chat template of {name} nor the first prompt shows a model that thinks"
-
-
-def _setting_errors(name: str, opens: bool, config: Any) -> Iterator[str]:
-    from omegaconf import OmegaConf
-
-    if OmegaConf.select(config, _SETTING, default=opens) != opens:
-        says = "ends its prompts with <think>" if opens else "does not end its prompts with <think>"
-        yield f"the chat template of {name} {says}: set {_SETTING}={str(opens).lower()}"
 
 
 def _stops(model: str, tokenizer: Any) -> set[int]:

@@ -17,13 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
-from cobalt.report.curves import validation_solved
+from cobalt.report.curves import METRICS, validation_solved
 from cobalt.stage.errors import InfrastructureError
-from cobalt.training import run_folder
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +33,6 @@ _ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 _PHASE = re.compile(rb"\[progress\] (.+)")  # Ray puts the name of the process in front
 _WARNING = re.compile(r"\bWARN(ING)?\b|Warning\b|\[W\d{4}\b")  # of Python, Ray, veRL, vLLM and torch
 _ERROR = re.compile(r"\b(?!ChildFailed)\w*(Error|Exception)\b")  # torchrun adds a ChildFailedError to a rank's error
-
-
-_ALL = 0.9999  # a share of all responses, as a mean of 0.0 and 1.0 in single precision
 
 _WORDS = {
     "reward/score": "mean reward {:.3f}",
@@ -51,24 +47,18 @@ _WORDS = {
 
 
 def watch(command: list[str], environment: dict[str, str], output: Path, hang_limit: float) -> int:
-    """Run a command with its output in the run's `train.log`, and end it when it hangs.
+    """Run a command with its output in the `train.log` of a run's folder, and end it when it hangs.
 
-    New phase lines, and a line for each step in the metrics file, are logged as messages.
-
-    Args:
-        command: Program and arguments.
-        environment: Its whole environment (`cobalt.training.configuration.process_environment`).
-        output: The run's folder. The log is appended to, without colours.
-        hang_limit: Seconds without progress.
+    The log is appended to, without colours. New phase lines and steps are logged as messages.
 
     Returns:
         Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error in the log is reported.
 
     Raises:
-        InfrastructureError: it hung; the message has the phase, the flag, the last error and the log.
+        InfrastructureError: it made no progress for `hang_limit` seconds; the message has the phase and the last error.
     """
     path = output / "train.log"
-    report = step_reporter(run_folder.metrics_path(output))
+    report = step_reporter(output / METRICS)
     phases = {"start": None}  # in the order of their lines
     with path.open("ab") as log:
         begin = path.stat().st_size
@@ -136,11 +126,7 @@ def _last_error(log: Path, begin: int) -> str:
 
 
 def step_reporter(metrics: Path) -> Callable[[], bool]:
-    """A function that logs a line for each new step in the metrics file, and says whether there was one.
-
-    Args:
-        metrics: The file, which need not exist yet; lines that it has at this call are not logged.
-    """
+    """A function that logs a line for each step that is new in a metrics file, and says whether there was one."""
     offset = metrics.stat().st_size if metrics.exists() else 0
 
     def report() -> bool:
@@ -152,27 +138,10 @@ def step_reporter(metrics: Path) -> Callable[[], bool]:
             lines = [line for line in file if line.endswith(b"\n")]
         offset += sum(map(len, lines))
         for record in map(json.loads, lines):
-            logger.info("step %d: %s", record["step"], ", ".join(_words(record["metrics"])))
-            if record["step"] == 1:
-                _warn_of_thinking(record["metrics"])
+            metrics_of_step, solved = record["metrics"], validation_solved(record["metrics"])
+            words = [text.format(metrics_of_step[name]) for name, text in _WORDS.items() if name in metrics_of_step]
+            words += [] if solved is None else [f"validation {solved:.1%} solved"]
+            logger.info("step %d: %s", record["step"], ", ".join(words))
         return bool(lines)
 
     return report
-
-
-def _warn_of_thinking(metrics: dict[str, Any]) -> None:
-    """Warn if no response of the first step has the form of a thinking that the reward requires."""
-    flawed = metrics.get("reward/flaw_thinking", 0.0)
-    if flawed and flawed + metrics.get("reward/no_code", 0.0) > _ALL:
-        logger.warning(
-            "no program of step 1 has exactly one </think> before it, so that each one loses 0.9 of its reward: if this"
-            " model does not think, begin again in another folder with"
-            " reward.custom_reward_function.reward_kwargs.require_thinking=false; if it thinks, responses may be cut"
-            " off (data.max_response_length)"
-        )
-
-
-def _words(metrics: dict[str, Any]) -> list[str]:
-    solved = validation_solved(metrics)
-    words = [text.format(metrics[name]) for name, text in _WORDS.items() if name in metrics]
-    return words if solved is None else [*words, f"validation {solved:.1%} solved"]

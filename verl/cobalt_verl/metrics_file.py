@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cobalt.training import checkpoints
+from cobalt.training import run_folder
 
 METRICS_FILE = "COBALT_METRICS_FILE"
 """Environment variable: the JSONL file for metrics, one line for each step."""
@@ -36,9 +36,9 @@ class JsonlLogger:
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Write one line; values that are not numbers are left out."""
-        known = checkpoints.kept_metrics(self._run, step) if self._first else None
+        known = run_folder.kept_metrics(self._run, step) if self._first else {}
         self._first = False
-        line = {"step": step, "metrics": {**(known or {}), **numbers(data)}}
+        line = {"step": step, "metrics": known | numbers(data)}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())

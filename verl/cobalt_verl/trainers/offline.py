@@ -25,7 +25,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.atomic import replacing
-from cobalt.training import checkpoints, run_folder
+from cobalt.training import run_folder
 from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
 from cobalt_verl import progress
 from cobalt_verl.losses.offline import offline_loss
@@ -104,7 +104,7 @@ class OfflineTrainer:
         start_of_validation = self._start("validation", self._validation)
         start_of_training = self._start("train", self._train) if self._settings.needs_start else None
         if step:
-            self._engine.load_checkpoint(str(checkpoints.path_of(self._output, step) / "actor"))
+            self._engine.load_checkpoint(str(run_folder.checkpoint(self._output, step) / "actor"))
         elif self._validation:
             self._log(0, self._validated(start_of_validation, 0))
         while step < self._steps:
@@ -223,16 +223,13 @@ class OfflineTrainer:
     def _save(self, step: int, metrics: dict[str, float]) -> None:
         """Write a checkpoint; it counts as whole when it is named as the last. Then older ones are removed."""
         self._begin("checkpoint", step)
-        folder = checkpoints.path_of(self._output, step)
-        self._engine.save_checkpoint(local_path=str(folder / "actor"), global_step=step)
+        folder = run_folder.checkpoint(self._output, step) / "actor"
+        self._engine.save_checkpoint(local_path=str(folder), global_step=step)
         torch.distributed.barrier()
         if self._is_first:
-            checkpoints.keep_metrics(self._output, step, metrics)
-            checkpoints.name_last(self._output, step)
-            keep = self._config.trainer.max_ckpt_to_keep
-            if keep is not None:
-                best = run_folder.best_step(self._output)
-                checkpoints.prune(self._output, keep, () if best is None else (best,))
+            run_folder.keep_metrics(self._output, step, metrics)
+            run_folder.name_last(self._output, step)
+            run_folder.prune(self._output, self._config.trainer.max_ckpt_to_keep)
 
     def _log(self, step: int, metrics: dict[str, float]) -> None:
         if self._tracking is not None:

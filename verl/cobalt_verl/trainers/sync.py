@@ -3,7 +3,7 @@
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
 metrics, and so does the time that a step waited for rewards. The metrics file is appended to. Each phase of a step is
 reported (`cobalt_verl.progress`). A checkpoint gets the metrics of its step, and older ones are removed only when it is
-whole (`cobalt.training.checkpoints`).
+whole (`cobalt.training.run_folder`).
 """
 
 import time
@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from cobalt.training import checkpoints, run_folder
+from cobalt.training import run_folder
 from cobalt.training.templates import opened_by_template
 from cobalt_verl import progress
 from cobalt_verl.episodes import last_keys, prompt_of
@@ -122,12 +122,9 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         epoch = (self.global_steps - 1) // self.steps_per_epoch
         self._compute_metrics(batch, metrics, timing, global_steps=self.global_steps, epoch=epoch)
         self._begin("checkpoint")
-        checkpoints.keep_metrics(output, self.global_steps, numbers(metrics))
+        run_folder.keep_metrics(output, self.global_steps, numbers(metrics))
         super()._save_checkpoint()
-        keep = self.config.cobalt.keep_checkpoints
-        if keep is not None:
-            best = run_folder.best_step(output)
-            checkpoints.prune(output, keep, () if best is None else (best,))
+        run_folder.prune(output, self.config.cobalt.keep_checkpoints)
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
         self._begin("metrics")
