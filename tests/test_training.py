@@ -26,7 +26,6 @@ from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, comp
 from cobalt.training.export import Arguments as ExportArguments
 from cobalt.training.export import export
 from cobalt.training.launch import deciding
-from cobalt.training.watching import step_reporter
 
 MODEL_LENGTH = 4096
 DATA = ["problems", "partial_trajectories"]
@@ -693,31 +692,6 @@ def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "broken")
     with pytest.raises(AssertionError, match="no_such_module_here"):
         in_verl("import verl")
-
-
-# --- the terminal
-
-
-def test_each_new_step_is_reported_once(tmp_path, caplog):
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text('{"step": 1, "metrics": {}}\n')
-    report = step_reporter(metrics)
-    with caplog.at_level("INFO"):
-        report()
-        with metrics.open("a") as file:
-            file.write(
-                '{"step": 2, "metrics": {"reward/score": 0.25, "reward/acc": 0.5, "timing_s/step": 3.14,'
-                ' "val-core/pocket/acc/mean@1": 0.4}}\n{"step": 3, "metr'
-            )
-        report()
-        report()
-        with metrics.open("a") as file:
-            file.write('ics": {}}\n')
-        report()
-    assert [record.getMessage() for record in caplog.records] == [
-        "step 2: mean reward 0.250, 50.0% solved, 3.1 s, validation 40.0% solved",
-        "step 3: ",
-    ]
 
 
 # --- the reward function, as veRL loads and awaits it

@@ -127,17 +127,22 @@ time.sleep(600)
     assert str(tmp_path / "train.log") in said and "\n" not in said
 
 
-def test_each_phase_and_each_step_is_a_message_once(tmp_path, caplog):
+def test_each_phase_and_each_new_step_is_a_message_once(tmp_path, caplog):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "metrics": {"reward/score": 0.125}}\n')
     code = """
 for words in ("step 1 of 2, update", "step 1 of 2, update", "step 1 of 2, metrics"):
     phase(words)
-step(1, **{"reward/score": 0.25, "reward/acc": 0.5, "timing_s/step": 3.14})
+step(1, **{"reward/score": 0.25, "reward/acc": 0.5, "timing_s/step": 3.14, "val-core/pocket/acc/mean@1": 0.4})
+metrics('{"step": 2, "met')
+time.sleep(2.5)
+metrics('rics": {"reward/score": 0.75}}' + chr(10))
 """
     with caplog.at_level("INFO"):
         assert watched(tmp_path, code) == 0
     said = [record.getMessage() for record in caplog.records]
     assert [line for line in said if "1 of 2" in line] == ["step 1 of 2, update", "step 1 of 2, metrics"]
-    assert len([line for line in said if "0.250" in line]) == 1
+    steps = [line for line in said if re.match(r"step \d:", line)]
+    assert [re.findall(r"\d+\.\d+", line) for line in steps] == [["0.250", "50.0", "3.1", "40.0"], ["0.750"]]
 
 
 # --- the end of the process tree

@@ -7,7 +7,7 @@ that is not on this machine). What veRL refuses as a run starts is left to veRL.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,53 +21,34 @@ from cobalt.training.episodes import episode_settings
 from cobalt.training.policy import architecture
 from cobalt.training.templates import REQUIRE_THINKING, prompt_counter, template_errors
 
-_FIELDS = {
-    "data_source": "data_source",
-    "prompt": "content",
-    "reward_model": "ground_truth",
-    "extra_info": "prev_best_pass_rate",
-}
+_FIELDS = {"data_source": "data_source", "prompt": "content", "reward_model": "ground_truth"}
+_FIELDS |= {"extra_info": "prev_best_pass_rate"}
 """Columns that veRL and the reward function read, and the field that each must have."""
-
-_SIZE, _LIMIT = "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu"
-_COUNTS = {
-    "data": ("train_batch_size", "max_prompt_length", "max_response_length"),
-    "actor_rollout_ref.actor": ("ppo_mini_batch_size", "ppo_max_token_len_per_gpu"),
-    "actor_rollout_ref.rollout": ("n", "tensor_model_parallel_size", _LIMIT),
-    "actor_rollout_ref.ref": (_LIMIT,),
-    "trainer": ("n_gpus_per_node", "nnodes", "total_epochs"),
-}
-"""Settings that must be whole numbers of 1 or more, by section."""
 
 _BY_COMPARISON = ("grpo", "verpo")
 """Estimators that compare the samples of a prompt; of several turns, trajectory by trajectory and not row by row."""
 
 
 def check_settings(config: Any) -> None:
-    """Check the settings alone, whatever the data and the policy are.
-
-    Raises:
-        UserError: some are wrong; the message has all of them.
-    """
+    """Check the settings alone, whatever the data and the policy are; UserError has all that is wrong."""
     parts = (_sample_errors, _episode_errors, _batch_errors)
-    _raise(list(_type_errors(config)) or [error for part in parts for error in part(config)])
+    if errors := list(_type_errors(config)) or [error for part in parts for error in part(config)]:
+        raise UserError("; ".join(errors))
 
 
 def check(config: Any) -> tuple[int, list[str]]:
-    """Check everything that needs no GPU, but memory and disk (`cobalt.training.memory`).
+    """Check everything that needs no GPU, but memory and disk; UserError has all that is wrong.
 
     Returns:
         The steps of the whole run, and notes for a user.
-
-    Raises:
-        UserError: something is wrong; the message has all that was found.
     """
     check_settings(config)
     errors: list[str] = []
     notes: list[str] = []
     counter = _check_policy(config, errors, notes)
     train, validation = (_rows(config.data[f"{split}_files"], config, counter, errors) for split in ("train", "val"))
-    _raise(errors)
+    if errors:
+        raise UserError("; ".join(errors))
     of_epoch = train // config.data.train_batch_size
     steps = planned_steps(config, train, of_epoch * config.trainer.total_epochs)
     if config.algorithm.filter_groups.enable:
@@ -76,20 +57,22 @@ def check(config: Any) -> tuple[int, list[str]]:
     return steps, notes
 
 
-def _raise(errors: Sequence[str]) -> None:
-    if errors:
-        raise UserError("; ".join(errors))
-
-
 def _type_errors(config: Any) -> Iterator[str]:
     """Settings that are no numbers in their range, and choices of veRL with which a run would be wrong."""
     errors = partial(type_errors, config)
     actor, rollout, ref = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
-    yield from errors(Count, [f"{section}.{name}" for section, names in _COUNTS.items() for name in names])
+    yield from errors(
+        Count, [f"data.{key}" for key in ("train_batch_size", "max_prompt_length", "max_response_length")]
+    )
+    yield from errors(Count, [f"trainer.{key}" for key in ("n_gpus_per_node", "nnodes", "total_epochs")])
+    yield from errors(Count, [f"{actor}.ppo_mini_batch_size", f"{actor}.ppo_max_token_len_per_gpu"])
+    yield from errors(Count, [f"{rollout}.n", f"{rollout}.tensor_model_parallel_size"])
+    for part in (rollout, ref):
+        yield from errors(Count, [f"{part}.log_prob_max_token_len_per_gpu"])
+        yield from errors(Count | None, [f"{part}.log_prob_micro_batch_size_per_gpu"])
     by_tokens = config.actor_rollout_ref.actor.use_dynamic_bsz
     yield from errors(Count | None if by_tokens else Count, [f"{actor}.ppo_micro_batch_size_per_gpu"])
-    optional = ["trainer.total_training_steps", "cobalt.keep_checkpoints", f"{rollout}.{_SIZE}", f"{ref}.{_SIZE}"]
-    yield from errors(Count | None, optional)
+    yield from errors(Count | None, ["trainer.total_training_steps", "cobalt.keep_checkpoints"])
     yield from errors(Frequency, ["trainer.save_freq", "trainer.test_freq"])
     yield from errors(AboveZero, [f"{actor}.optim.lr", f"{rollout}.temperature"])
     yield from errors(AboveZero | None, ["cobalt.gpu_memory_gib"])
@@ -130,12 +113,7 @@ def _sample_errors(config: Any) -> Iterator[str]:
 
 def _episode_errors(config: Any) -> Iterator[str]:
     """Settings of several turns, and of the estimator that needs the outcomes of their tests."""
-    try:
-        episodes = episode_settings(config)
-    except UserError as error:
-        yield str(error)
-        return
-    estimator = config.algorithm.adv_estimator
+    episodes, estimator = episode_settings(config), config.algorithm.adv_estimator
     if episodes is not None and (estimator not in _BY_COMPARISON or config.algorithm.filter_groups.enable):
         yield (
             f"algorithm.adv_estimator {estimator!r} or algorithm.filter_groups compares rows, of which a trajectory of"
@@ -167,21 +145,17 @@ def _batch_errors(config: Any) -> Iterator[str]:
         ("the number of GPUs", gpus, "rollout.tensor_model_parallel_size", rollout.tensor_model_parallel_size),
         ("actor.ppo_mini_batch_size x rollout.n", mini * rollout.n, "the number of GPUs", gpus),
     ]
-    for name, samples, section, prefix, dynamic in (
-        ("a mini-batch", mini, "actor", "ppo", actor.use_dynamic_bsz),
-        ("a batch", batch, "rollout", "log_prob", rollout.log_prob_use_dynamic_bsz),
-        ("a batch", batch, "ref", "log_prob", ref.log_prob_use_dynamic_bsz),
+    for prompts, section, prefix, dynamic in (
+        (mini, "actor", "ppo", actor.use_dynamic_bsz),
+        (batch, "rollout", "log_prob", rollout.log_prob_use_dynamic_bsz),
+        (batch, "ref", "log_prob", ref.log_prob_use_dynamic_bsz),
     ):
         key = f"{prefix}_max_token_len_per_gpu" if dynamic else f"{prefix}_micro_batch_size_per_gpu"
         size = config.actor_rollout_ref[section][key]
         if dynamic and size * actor.ulysses_sequence_parallel_size < longest:
-            yield (
-                f"actor_rollout_ref.{section}.{key} {size} is less than one sample of data.max_prompt_length +"
-                f" data.max_response_length = {longest} tokens"
-            )
+            yield f"actor_rollout_ref.{section}.{key} {size} is less than one sample of {longest} tokens"
         if size and not dynamic:
-            share = samples * rollout.n // gpus
-            shares.append((f"what a GPU has of the samples of {name}", share, f"{section}.{key}", size))
+            shares.append(("what a GPU has of the samples", prompts * rollout.n // gpus, f"{section}.{key}", size))
     for name, number, key, divisor in shares:
         if number % divisor:
             yield f"{name}, {number}, is not a multiple of {key}, {divisor}"

@@ -17,7 +17,7 @@ START_COMMAND = "bash scripts/ray_cluster.sh start"
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray reads it when it is imported: at "0" it uses 127.0.0.1 as given, otherwise the machine's public address."""
 
-_CALL_WITHOUT_TOKEN = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # which a head with a token refuses without it
 _ANSWER_SECONDS = 30.0
 
 
@@ -33,7 +33,7 @@ def keep_token_private(*, create: bool = False) -> None:
     With `create` a new token is written if there is none. Raises UserError if the file cannot be changed.
     """
     path = _token_path()
-    if path is None:
+    if os.environ.get("RAY_AUTH_TOKEN"):
         return
     try:
         if path.exists():
@@ -65,9 +65,8 @@ def prepare_to_join(address: str) -> None:
         os.environ[LOOPBACK_VARIABLE] = "0"
     if not asks_for_token(address):
         return
-    token = _token()
     # Ray itself would repeat a call with a wrong token for 20 s, and write a line each time.
-    if not token or asks_for_token(address, token):
+    if not (token := _token()) or asks_for_token(address, token):
         raise UserError(
             f"the Ray cluster at {address} asks for a token, and this user has not the right one: copy"
             " ~/.ray/auth_token from its head (mode 600)"
@@ -90,16 +89,13 @@ def join(address: str, **options: Any) -> None:
 
 
 def asks_for_token(address: str, token: str | None = None) -> bool:
-    """Whether the cluster whose head listens at `address` (HOST:PORT) refuses a call without a token, or with this one.
-
-    Raises ServiceDown if nothing answers there, or what answers is not Ray.
-    """
+    """Whether the cluster's head at `address` refuses a call without a token, or with this one; ServiceDown: no Ray."""
     import grpc  # type: ignore[import-untyped]
 
     sent = (("authorization", f"Bearer {token}"),) if token else None
     try:
         with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            channel.unary_unary(_CALL_WITHOUT_TOKEN)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
+            channel.unary_unary(_CALL)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True
@@ -110,17 +106,14 @@ def asks_for_token(address: str, token: str | None = None) -> bool:
     return False
 
 
-def _token_path() -> Path | None:
-    """The file that Ray reads its token from; None if the variable `RAY_AUTH_TOKEN` holds the token itself."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return None
+def _token_path() -> Path:
+    """The file that Ray reads its token from, unless the variable `RAY_AUTH_TOKEN` holds the token itself."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
 def _token() -> str:
     """The token of this user; "" without one."""
-    path = _token_path()
     try:
-        return (os.environ["RAY_AUTH_TOKEN"] if path is None else path.read_text(encoding="utf-8")).strip()
+        return (os.environ.get("RAY_AUTH_TOKEN") or _token_path().read_text(encoding="utf-8")).strip()
     except (OSError, UnicodeDecodeError):
         return ""

@@ -4,6 +4,7 @@ The choices are data, rollout, estimator with its loss, and scale, each a file o
 `cobalt.training.checks` checks the result. veRL is not imported.
 """
 
+import contextlib
 import importlib.util
 import math
 import os
@@ -139,20 +140,19 @@ def _derive(config: Any) -> None:
     """Set what follows from the lengths, from the model and from the number of GPUs, where it is not set."""
     from omegaconf import OmegaConf
 
-    lengths = [config.data.max_prompt_length, config.data.max_response_length]
-    nodes, each = counts = [config.trainer.nnodes, config.trainer.n_gpus_per_node]
-    if any(type(value) is not int for value in (*lengths, *counts)):
+    nodes, each = config.trainer.nnodes, config.trainer.n_gpus_per_node
+    numbers = [nodes, each, config.data.max_prompt_length, config.data.max_response_length]
+    if any(type(number) is not int for number in numbers):
         return  # `cobalt.training.checks` says so
     on_cpu, gpus = trains_on_cpu(config), nodes * each
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
     if rollout.max_model_len == -1 or (rollout.max_model_len is None and not on_cpu):
         # vLLM would plan for the model's length, which is longer.
-        OmegaConf.update(rollout, "max_model_len", sum(lengths))
+        OmegaConf.update(rollout, "max_model_len", sum(numbers[2:]))
     if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
-        try:
+        largest = 2**28
+        with contextlib.suppress(UserError):
             largest = shape_of(str(config.actor_rollout_ref.model.path)).largest
-        except UserError:
-            largest = 2**28
         megabytes = math.ceil(4 * largest / 2**20) + 1  # it must hold the largest matrix in 32 bits
         OmegaConf.update(rollout.checkpoint_engine, "update_weights_bucket_megabytes", max(64, megabytes))
     if storage.num_data_storage_units is None:  # each rank writes and reads its share; Ray reserves a CPU for each unit
@@ -169,10 +169,7 @@ def compose_file(name: str, choices: Sequence[str], paths: Mapping[str, Path | s
     """A file of `cobalt_verl/config` with the files that it names, some of them veRL's, as an OmegaConf mapping.
 
     Hydra's overrides of the flags are applied first, then the paths, by dotted names, and then the user's overrides.
-
-    Raises:
-        UserError: veRL is not installed, or the configuration cannot be composed: a choice or a key does not exist,
-            or no choice sets one of this project's keys.
+    Raises UserError if a choice or a key does not exist, or no choice sets one of this project's keys.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -184,7 +181,7 @@ def compose_file(name: str, choices: Sequence[str], paths: Mapping[str, Path | s
     for item in overrides:
         if "=" not in item and not item.startswith("~"):
             raise UserError(f"{item!r} is not a setting: give KEY=VALUE, such as data.train_batch_size=8")
-    search = f"hydra.searchpath=[{_quoted((installed_package('verl') / 'trainer' / 'config').as_uri())}]"
+    search = f"hydra.searchpath=['{(installed_package('verl') / 'trainer' / 'config').as_uri()}']"
     try:
         with initialize_config_dir(str(VERL_ADDITIONS / "config"), version_base=None):
             config = hydra_compose(name, [search, *choices, *path_overrides(paths), *overrides])
@@ -223,12 +220,8 @@ def planned_steps(config: Any, count: int, most: int) -> int:
 
 def path_overrides(paths: Mapping[str, Path | str]) -> list[str]:
     """Overrides that set keys to paths, whatever characters these have."""
-    return [f"{key}={_quoted(str(path))}" for key, path in paths.items()]
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    escaped = {key: str(path).replace("\\", "\\\\").replace("'", "\\'") for key, path in paths.items()}
+    return [f"{key}='{path}'" for key, path in escaped.items()]
 
 
 def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:

@@ -32,19 +32,12 @@ class EpisodeSettings:
 
 
 def episode_settings(config: Any) -> EpisodeSettings | None:
-    """The settings of a composed configuration; None where the rollout has one turn.
-
-    Raises:
-        UserError: a setting is unknown or out of range.
-    """
-    from omegaconf import OmegaConf
-
-    section = OmegaConf.select(config, "cobalt.multi_turn")
-    if section is None:
+    """The settings of a composed configuration (UserError: one is wrong); None where the rollout has one turn."""
+    cobalt = {"multi_turn": None, "judge_every_turn": False, **config.cobalt}
+    if cobalt["multi_turn"] is None:
         return None
-    every_turn = OmegaConf.select(config, "cobalt.judge_every_turn", default=False)
     try:
-        return EpisodeSettings(**section, judge_every_turn=every_turn)
+        return EpisodeSettings(**cobalt["multi_turn"], judge_every_turn=cobalt["judge_every_turn"])
     except TypeError as error:  # not a mapping
         raise UserError(f"cobalt.multi_turn has wrong settings: {error}") from None
     except ValidationError as error:

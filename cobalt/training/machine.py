@@ -49,10 +49,7 @@ def gpus_of(config: Any) -> int:
 
 
 def cpus_needed(config: Any, judge: float = 0.0) -> int:
-    """CPUs that Ray must be able to reserve: for the ranks, for TransferQueue, for replicas of the judge (`judge`).
-
-    One more is free, on which Ray can start an actor that reserves none.
-    """
+    """CPUs that Ray must be able to reserve: for ranks, TransferQueue, replicas of the judge; one more stays free."""
     units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
     return _CPUS_OF_A_RANK * gpus_of(config) + units + 1 + math.ceil(judge) + 1
 
@@ -65,10 +62,7 @@ def logical_cpus(config: Any) -> int:
 def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: float) -> None:
     """Refuse a cluster that cannot place a run, which otherwise would wait for ever without a word (UserError).
 
-    Args:
-        nodes: Resources of each living node, such as {"CPU": 64.0, "GPU": 8.0}.
-        config: The composed configuration.
-        judge: CPUs that the judge's replicas reserve.
+    Each living node is a mapping such as {"CPU": 64.0, "GPU": 8.0}; `judge` is in CPUs that its replicas reserve.
     """
     each, wanted = int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes)
     # TransferQueue shares its units out over the nodes with GPUs, whatever these have left.
@@ -127,14 +121,10 @@ def room(config: Any, output: Path) -> Room:
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     written = (path for name in ("checkpoints", "model") for path in (output / name).rglob("*") if path.is_file())
     disk = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in written)
-    return Room(gpu, _host_memory() if here else math.inf, disk if here or cluster else math.inf)
-
-
-def _host_memory() -> int:
-    """Bytes of this machine's memory, or of the container's limit."""
-    limit = Path("/sys/fs/cgroup/memory.max")
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
     text = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
-    return int(min(psutil.virtual_memory().total, math.inf if text == "max" else int(text)))
+    host = min(psutil.virtual_memory().total, math.inf if text == "max" else int(text))
+    return Room(gpu, host if here else math.inf, disk if here or cluster else math.inf)
 
 
 @contextlib.contextmanager

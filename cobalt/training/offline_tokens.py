@@ -13,13 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cobalt.datasets.offline.groups import OfflineGroup, Status, read_groups
-from cobalt.episode.chat_template import (
-    TemplateThinking,
-    end_of_turn,
-    opened_thinking,
-    render_prompts,
-    template_arguments,
-)
+from cobalt.episode import chat_template
+from cobalt.episode.chat_template import TemplateThinking
 from cobalt.reward.offline import OfflineSettings, offline_advantages
 from cobalt.stage.errors import UserError
 
@@ -43,8 +38,7 @@ class Row:
 class TokenGroup:
     """The rows of one group that are trained on, in the order of its responses.
 
-    Supervised training leaves a group without an accepted response no row. It stays a group, so that all estimators
-    take the same number of steps on a file.
+    With sft there may be none. It stays a group, so that all estimators take the same number of steps on a file.
     """
 
     id: str
@@ -52,16 +46,12 @@ class TokenGroup:
 
 
 def load_groups(
-    path: Path,
-    tokenizer: Any,
-    settings: OfflineSettings,
-    max_length: int,
-    thinking: TemplateThinking = "default",
+    path: Path, tokenizer: Any, settings: OfflineSettings, max_length: int, thinking: TemplateThinking = "default"
 ) -> list[TokenGroup]:
-    """Read a file of groups and turn every response into tokens.
+    """Read a file of `cobalt.datasets.offline.groups` and turn every response into tokens.
 
     Args:
-        path: A file of `cobalt.datasets.offline.groups`.
+        path: The file.
         tokenizer: The policy's.
         settings: Decide the advantages. With the estimator sft a group keeps its accepted responses alone.
         max_length: Most tokens of a prompt with its response.
@@ -75,9 +65,8 @@ def load_groups(
         raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
     if not tokenizer.chat_template:
         raise UserError("the policy's tokenizer has no chat template: give an instruction-tuned policy")
-    end = end_of_turn(tokenizer, template_arguments(thinking))
-    assert end is not None, "with an eos_token there is always one"
-    groups = [TokenGroup(group.id, _rows(group, tokenizer, settings, thinking, end)) for group in read_groups(path)]
+    arguments = chat_template.template_arguments(thinking)
+    groups = [TokenGroup(group.id, _rows(group, tokenizer, settings, arguments)) for group in read_groups(path)]
     too_long = [f"{group.id} ({row.length})" for group in groups for row in group.rows if row.length > max_length]
     if too_long:
         raise UserError(
@@ -89,32 +78,29 @@ def load_groups(
     return groups
 
 
-def _rows(
-    group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, thinking: TemplateThinking, end: int
-) -> tuple[Row, ...]:
+def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, arguments: dict[str, Any]) -> tuple[Row, ...]:
+    end = chat_template.end_of_turn(tokenizer, arguments)
     conversations = [group.prompt(response) for response in group.responses]
-    rendered = render_prompts(tokenizer, conversations, template_arguments(thinking))
+    rendered = chat_template.render_prompts(tokenizer, conversations, arguments)
     distinct = list(dict.fromkeys(rendered))
     ids = tokenizer(distinct, add_special_tokens=False)["input_ids"]
     prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
     texts = []
     for response, prompt in zip(group.responses, rendered, strict=True):
-        head = opened_thinking(prompt)  # tag and white space, which an engine puts before the response as well
+        head = chat_template.opened_thinking(
+            prompt
+        )  # tag and white space, which an engine puts before the response as well
         texts.append(response.text.removeprefix(head if response.text.startswith(head) else head.rstrip()))
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
     accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])
     rewards = np.asarray([response.reward for response in group.responses], np.float64)
     advantages = offline_advantages(settings, rewards, accepted)
-    return tuple(
-        Row(
-            prompts[prompt],
-            np.asarray(own if own[-1:] == [end] else [*own, end], np.int32),
-            float(advantage),
-            bool(right),
-        )
-        for prompt, own, advantage, right in zip(rendered, responses, advantages, accepted, strict=True)
-        if right or settings.estimator != "sft"
-    )
+    rows = []
+    for prompt, own, advantage, right in zip(rendered, responses, advantages, accepted, strict=True):
+        if right or settings.estimator != "sft":
+            ids = np.asarray(own if own[-1:] == [end] else [*own, end], np.int32)
+            rows.append(Row(prompts[prompt], ids, float(advantage), bool(right)))
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +113,11 @@ class Place:
 
 
 def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks: int) -> list[Place]:
-    """The rows that a rank hands to the engine of some groups: as many as every other rank does.
+    """The rows of the chosen groups that a rank hands to the engine: as many as every other rank does.
 
     Every rank takes part in each call of the engine, with as many micro-batches as the others. A rank with fewer rows
-    than another repeats one that does not count.
-
-    Args:
-        groups: All groups of the file, at least one with a row.
-        chosen: The groups of the call. Each one is whole on one rank.
-        rank: Which of the `ranks`.
-        ranks: How many there are.
-
-    Returns:
-        Nothing if no chosen group has a row, which then holds on all ranks.
+    than another repeats one that does not count. Each chosen group is whole on one rank, and at least one of `groups`,
+    all of the file, has a row. Where no chosen group has one, there are none on any rank.
     """
     shares = [
         [Place(int(group), row) for group in chosen[one::ranks] for row in range(len(groups[group].rows))]

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -57,8 +56,8 @@ def watch(command: list[str], environment: dict[str, str], output: Path, hang_li
     Raises:
         InfrastructureError: it made no progress for `hang_limit` seconds; the message has the phase and the last error.
     """
-    path = output / "train.log"
-    report = step_reporter(output / METRICS)
+    path, metrics = output / "train.log", output / METRICS
+    reported = metrics.stat().st_size if metrics.exists() else 0
     phases = {"start": None}  # in the order of their lines
     with path.open("ab") as log:
         begin = path.stat().st_size
@@ -67,14 +66,15 @@ def watch(command: list[str], environment: dict[str, str], output: Path, hang_li
         )
         reader = threading.Thread(target=_copy, args=(child.stdout, log, phases), daemon=True)
         reader.start()
-        count, progressed = len(phases), time.monotonic()
+        progress, progressed = (reported, len(phases)), time.monotonic()
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = child.wait(timeout=min(1.0, hang_limit / 20))
                     break
-                if report() or len(phases) > count:
-                    count, progressed = len(phases), time.monotonic()
+                reported = _report_steps(metrics, reported)
+                if progress != (reported, len(phases)):
+                    progress, progressed = (reported, len(phases)), time.monotonic()
                 elif time.monotonic() - progressed > hang_limit:
                     raise InfrastructureError(
                         f"training hung ({list(phases)[-1]}) and was ended: no progress for {hang_limit:g} s"
@@ -83,7 +83,7 @@ def watch(command: list[str], environment: dict[str, str], output: Path, hang_li
         finally:
             _end(child)
             reader.join(timeout=END_SECONDS)
-            report()
+            _report_steps(metrics, reported)
         if code:
             logger.error("training ended with exit code %d%s; the log is %s", code, _last_error(path, begin), path)
         return code if code >= 0 else 128 - code
@@ -125,23 +125,16 @@ def _last_error(log: Path, begin: int) -> str:
     return f"; its last error: {errors[-1]}" if errors else ""
 
 
-def step_reporter(metrics: Path) -> Callable[[], bool]:
-    """A function that logs a line for each step that is new in a metrics file, and says whether there was one."""
-    offset = metrics.stat().st_size if metrics.exists() else 0
-
-    def report() -> bool:
-        nonlocal offset
-        if not metrics.exists():
-            return False
-        with metrics.open("rb") as file:
-            file.seek(offset)
-            lines = [line for line in file if line.endswith(b"\n")]
-        offset += sum(map(len, lines))
-        for record in map(json.loads, lines):
-            metrics_of_step, solved = record["metrics"], validation_solved(record["metrics"])
-            words = [text.format(metrics_of_step[name]) for name, text in _WORDS.items() if name in metrics_of_step]
-            words += [] if solved is None else [f"validation {solved:.1%} solved"]
-            logger.info("step %d: %s", record["step"], ", ".join(words))
-        return bool(lines)
-
-    return report
+def _report_steps(metrics: Path, begin: int) -> int:
+    """Log a line for each whole line of the metrics file from byte `begin` on; returns the byte after them."""
+    if not metrics.exists():
+        return begin
+    with metrics.open("rb") as file:
+        file.seek(begin)
+        lines = [line for line in file if line.endswith(b"\n")]
+    for record in map(json.loads, lines):
+        values, solved = record["metrics"], validation_solved(record["metrics"])
+        words = [text.format(values[name]) for name, text in _WORDS.items() if name in values]
+        words += [] if solved is None else [f"validation {solved:.1%} solved"]
+        logger.info("step %d: %s", record["step"], ", ".join(words))
+    return begin + sum(map(len, lines))
