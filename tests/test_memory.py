@@ -15,7 +15,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 from cobalt.stage.errors import UserError
 from cobalt.training import machine, offline
 from cobalt.training.configuration import TrainingSettings, compose
-from cobalt.training.machine import Room, room
+from cobalt.training.machine import room
 from cobalt.training.memory import Run, check_memory
 from cobalt.training.policy import shape_of
 
@@ -57,7 +57,7 @@ def offline_config(model, *overrides, scale="paper-0.5b"):
 
 
 def by_name(config, **given):
-    return {need.name: need for need in Run(config, 100).needs(Room(**{"gpu": inf, "host": inf, "disk": inf} | given))}
+    return {need.name: need for need in Run(config, 100).needs(**given)}
 
 
 PROGRAM = """
@@ -159,17 +159,17 @@ def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tm
 )
 def test_checkpoints_that_are_there_at_a_time(models, every, keep, count):
     config = online(models / "small", f"trainer.save_freq={every}", f"cobalt.keep_checkpoints={keep}")
-    [disk] = [need for need in Run(config, 31).needs(Room(inf, inf, inf)) if need.name == "disk"]
+    [disk] = [need for need in Run(config, 31).needs() if need.name == "disk"]
     assert f"({count})" in next(iter(disk.parts))
 
 
 def test_the_machines_own_gpus_count_and_the_smallest_decides(models, monkeypatch):
     config, output = online(models / "0.6B"), Path("/")
-    assert room(config, output).gpu == 80 * GIB and room(config, output).host == inf
+    assert room(config, output)[:2] == (80 * GIB, inf)
     monkeypatch.setattr(machine, "visible_gpus", lambda: [40 * GIB, 24 * GIB])
-    assert room(config, output).gpu == 24 * GIB and room(config, output).host < inf
+    assert room(config, output)[0] == 24 * GIB and room(config, output)[1] < inf
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert room(config, output).gpu == 80 * GIB
+    assert room(config, output)[0] == 80 * GIB
 
 
 def test_a_model_that_is_not_here_is_not_estimated_and_the_smoke_profile_fits(models, tmp_path, caplog):

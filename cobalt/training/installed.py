@@ -3,12 +3,10 @@
 Every node of a cluster must have the same environment as this process.
 """
 
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cobalt.stage.errors import UserError, last_line
+from cobalt.stage.errors import UserError
 
 PACKED_SDPA = "cobalt_verl.packed_sdpa"
 """The module that veRL imports for `sdpa` on GPUs."""
@@ -27,16 +25,10 @@ def check_vllm(*, on_cpu: bool) -> None:
 
 
 def choose_attention(config: Any, *, on_cpu: bool) -> str:
-    """Set, in the configuration of either trainer, the attention that the policies train with, unless the user has.
+    """Set the attention of either trainer, unless the user has; returns a sentence for the user: which one, and why.
 
     veRL takes flash_attention_2 if nothing is set, and fails after minutes where that cannot be used. `sdpa` on GPUs is
-    this project's (`cobalt_verl.packed_sdpa`).
-
-    Returns:
-        A sentence for the user: which attention, and why.
-
-    Raises:
-        UserError: what the configuration asks for cannot be used.
+    this project's (`cobalt_verl.packed_sdpa`). Raises UserError if what the configuration asks for cannot be used.
     """
     from omegaconf import OmegaConf
 
@@ -48,7 +40,8 @@ def choose_attention(config: Any, *, on_cpu: bool) -> str:
         raise UserError(f"{model_key}.use_fused_kernels=true fails with the strategy fsdp2 of veRL 0.9.1: leave it out")
     chosen, why = (model.override_config or {}).get("attn_implementation"), "it is set"
     if chosen in (None, _FLASH):
-        lacks = "flash-attn needs a GPU" if on_cpu else _flash_lacks()
+        lacks = "" if package_version("flash-attn") else f"flash-attn is not installed here ({_HOW})"
+        lacks = "flash-attn needs a GPU" if on_cpu else lacks
         if chosen and lacks:
             raise UserError(f"{model_key}.override_config.attn_implementation={chosen}: {lacks}: leave it out")
         chosen, why = ("sdpa", lacks) if lacks else (_FLASH, "flash-attn is installed")
@@ -63,15 +56,6 @@ def choose_attention(config: Any, *, on_cpu: bool) -> str:
             value = [*libraries, PACKED_SDPA] if libraries else PACKED_SDPA
             OmegaConf.update(config, f"{model_key}.external_lib", value, force_add=True)
     return f"attention: {chosen}, because {why}"
-
-
-def _flash_lacks() -> str:
-    """What keeps flash-attn from being used; "" for nothing."""
-    if not package_version("flash-attn"):
-        return f"flash-attn is not installed here ({_HOW})"
-    # A wheel for another torch shows itself when it is imported; in a process of its own, as torch takes much memory.
-    tried = subprocess.run([sys.executable, "-c", "import flash_attn"], capture_output=True, text=True, check=False)
-    return f"flash-attn cannot be imported ({last_line(tried.stderr)})" if tried.returncode else ""
 
 
 def package_version(package: str) -> str:

@@ -52,12 +52,7 @@ It leaves the configuration in the folder's `config.yaml`.
 def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mapping[str, Any], trainer: Trainer) -> int:
     """Show what a run will do and need; then train, from the folder's last checkpoint if there is one, and export.
 
-    Args:
-        settings: The flags; they may ask for the plan alone.
-        config: The checked configuration that was made of them.
-        plan: See `Plan`.
-        deciding: What a continuation must share with its run.
-        trainer: See `Trainer`.
+    The flags may ask for the plan alone. `deciding` is what a continuation must share with its run.
 
     Returns:
         The exit code of the trainer.
@@ -123,10 +118,8 @@ def dry_run(output_dir: Path, config: Any) -> None:
 def launch(settings: TrainingSettings, config: Any, plan: Plan) -> int:
     """Train online (`run_trainer`).
 
-    Raises:
-        UserError: as `run_trainer`, another run has a Ray of its own on this machine, programs cannot be judged, or
-            there are too few GPUs or too little shared memory.
-        InfrastructureError: as `run_trainer`, or Ray died.
+    Raises UserError also where another run has a Ray of its own on this machine, programs cannot be judged, or there
+    are too few GPUs or too little shared memory, and InfrastructureError where Ray died.
     """
     return run_trainer(settings, config, plan, deciding(settings, config), partial(_verl, config))
 

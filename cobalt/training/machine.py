@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +102,11 @@ def check_shared_memory(config: Any) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes that a run may have; infinite: not known, or the run is for other machines."""
+def room(config: Any, output: Path) -> tuple[float, float, float]:
+    """Bytes that a run may have of the smallest GPU, of a node's memory and, with what it has already written, of disk.
 
-    gpu: float  # of the smallest GPU
-    host: float  # of a node's memory
-    disk: float  # free at the output, with what the run has already written there
-
-
-def room(config: Any, output: Path) -> Room:
-    """What this machine has for a run, or the GPUs of `cobalt.gpu_memory_gib` where it does not have those meant."""
+    Where this machine has none of the GPUs meant, `cobalt.gpu_memory_gib` counts. Infinite: not known.
+    """
     cluster = bool(os.environ.get("RAY_ADDRESS"))
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
     here = not cluster and (trains_on_cpu(config) or bool(gpus))
@@ -124,7 +117,7 @@ def room(config: Any, output: Path) -> Room:
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
     text = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
     host = min(psutil.virtual_memory().total, math.inf if text == "max" else int(text))
-    return Room(gpu, host if here else math.inf, disk if here or cluster else math.inf)
+    return gpu, host if here else math.inf, disk if here or cluster else math.inf
 
 
 @contextlib.contextmanager

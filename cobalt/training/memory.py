@@ -13,7 +13,7 @@ from typing import Any
 
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
-from cobalt.training.machine import Room, object_store_bytes, room, shared_memory_needed
+from cobalt.training.machine import object_store_bytes, room, shared_memory_needed
 from cobalt.training.policy import shape_of
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class Run:
 
         return OmegaConf.select(self.config, key)
 
-    def needs(self, has: Room) -> list[Need]:
-        """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk; and what there is."""
+    def needs(self, gpu: float = inf, memory: float = inf, free: float = inf) -> list[Need]:
+        """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk; and what there is of them."""
         shape, each = self.shape, int(self["trainer.n_gpus_per_node"])
         stored = _BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
         sharded = int(self[f"{self.engine}.fsdp_size"] or -1)
@@ -99,7 +99,7 @@ class Run:
         kinds = {"8bit": 0.5, "sgd": 1, "muon": 1}  # numbers for each trained one; SGD's is its momentum, Adam's are 2
         moments = trained * next((count for kind, count in kinds.items() if kind in optimizer), 2)
         states = {"weights": whole / ranks, "gradients": trained / ranks, "optimizer": moments / ranks}
-        disk = Need("disk", self._files({"model": whole, "optimizer": moments}), has.disk)
+        disk = Need("disk", self._files({"model": whole, "optimizer": moments}), free)
         work = self._pass(int(self[self.update]), backward=True)
         if self.on_cpu:
             host: dict[str, float] = {"processes": _CPU_ONLINE if self.online else each * _CPU_OFFLINE}
@@ -107,12 +107,12 @@ class Run:
             if self.online:
                 host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
                 host["shared memory"] = shared_memory_needed(self.config)
-            return [Need("host memory", host, has.host), disk]
+            return [Need("host memory", host, memory), disk]
         no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
         cuda = {"CUDA": (1 + self.online) * _CUDA}
         layers = {"gathered layers": (shape.largest + shape.second) * self.width}
         reduced = {"a layer's gradient": 0 if adapters else shape.largest * (self.width + 4)}
-        needs = [Need("GPU, update", cuda | ({} if away else states) | layers | reduced | work, has.gpu)]
+        needs = [Need("GPU, update", cuda | ({} if away else states) | layers | reduced | work, gpu)]
         pinned = {name: _PINNED * each * value for name, value in states.items()}
         host = {
             "processes": (1 + self.online) * each * _PROCESS + self.online * _SERVICES,
@@ -125,14 +125,14 @@ class Run:
             resting["optimizer"] = 0 if away or no_moments else states["optimizer"]
             if self.scored:
                 scores = self._pass(max(int(self[key] or 1) for key in self.scored), backward=False)
-                needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, has.gpu))
-            share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * has.gpu
+                needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, gpu))
+            share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
             engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
-            needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), has.gpu))
+            needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
             host["loading"] = max(0, whole - host["optimizer"])
-        return [*needs, Need("host memory", host, has.host), disk]
+        return [*needs, Need("host memory", host, memory), disk]
 
     def _pass(self, size: int, *, backward: bool) -> dict[str, float]:
         """What a micro-batch of the longest samples takes besides states."""
@@ -174,7 +174,7 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     except UserError as error:
         logger.info("memory and disk were not estimated: %s", error)
         return
-    needs = run.needs(room(config, output))
+    needs = run.needs(*room(config, output))
     worst = max(needs, key=lambda need: need.total / max(need.limit, 1))
     rows = ["estimate in GiB: what the run needs, of what there is"]
     for need in needs:

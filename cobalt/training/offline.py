@@ -27,14 +27,13 @@ from cobalt.training.launch import run_trainer
 from cobalt.training.offline_tokens import TokenGroup, load_groups
 from cobalt.training.policy import policy_path
 
-_COUNTS = [f"data.{name}" for name in ("train_batch_size", "max_length", "max_token_len_per_gpu")]
+_COUNTS = ["data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu"]
 _COUNTS += ["trainer.total_epochs", "trainer.n_gpus_per_node"]
 _OPTIONAL = ["trainer.total_training_steps", "trainer.max_ckpt_to_keep"]
 _FREQUENCIES = ["trainer.save_freq", "trainer.test_freq"]
 
-_READ = [*_COUNTS, *_OPTIONAL, *_FREQUENCIES, "data.seed", "data.train_files", "data.val_files"]
-_READ += ["data.chat_template_thinking", "trainer.device", "trainer.logger"]
-_READ += ["trainer.project_name", "trainer.experiment_name"]
+_READ = [*_COUNTS, *_OPTIONAL, *_FREQUENCIES, "data.seed", "data.train_files", "data.chat_template_thinking"]
+_READ += ["data.val_files", "trainer.device", "trainer.logger", "trainer.project_name", "trainer.experiment_name"]
 """What this training reads of the sections `data`, `trainer` and `checkpoint` of veRL's supervised trainer."""
 
 _DECIDED = ("model.path", "engine.use_dynamic_bsz", "engine.max_token_len_per_gpu")
@@ -97,12 +96,7 @@ def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def check_data(config: Any) -> tuple[int, list[str]]:
-    """The number of training steps, and sentences for a user, once the policy and the groups fit together.
-
-    Raises:
-        UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
-            long, or there are fewer groups than a step takes.
-    """
+    """The number of training steps, and sentences for a user; UserError where the policy and the groups do not fit."""
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path)
     batch, file = config.data.train_batch_size, config.data.train_files
     groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))

@@ -48,14 +48,10 @@ class TokenGroup:
 def load_groups(
     path: Path, tokenizer: Any, settings: OfflineSettings, max_length: int, thinking: TemplateThinking = "default"
 ) -> list[TokenGroup]:
-    """Read a file of `cobalt.datasets.offline.groups` and turn every response into tokens.
+    """Read a file of `cobalt.datasets.offline.groups` and turn every response into tokens of the policy's tokenizer.
 
-    Args:
-        path: The file.
-        tokenizer: The policy's.
-        settings: Decide the advantages. With the estimator sft a group keeps its accepted responses alone.
-        max_length: Most tokens of a prompt with its response.
-        thinking: The chat template's thinking switch, the same as when the groups were made.
+    With the estimator sft a group keeps its accepted responses alone. `max_length` is in tokens of a prompt with its
+    response, and `thinking` must be as when the groups were made.
 
     Raises:
         UserError: the file is not one of groups, the tokenizer has no end token or no chat template that can be used, a

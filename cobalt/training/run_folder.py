@@ -39,14 +39,9 @@ class Start:
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
     """Make the folder ready for a run or a rerun, which goes on from the last whole checkpoint.
 
-    Lines of metrics and unfinished checkpoints after its step are removed: the rerun makes them again.
-
-    Args:
-        output: The run's folder.
-        settings: Everything that decides the result (`cobalt.stage.manifest`).
-        inputs: Data files; their content is compared.
-        validates: Whether the trainer validates after it has written a checkpoint. Then it also writes the line of a
-            checkpoint whose validation was cut off (`Start.reported`).
+    Lines of metrics and unfinished checkpoints after its step are removed: the rerun makes them again. `settings` and
+    the content of `inputs` must be as before (`cobalt.stage.manifest`). A trainer that `validates` after it has written
+    a checkpoint also writes the line of one whose validation was cut off (`Start.reported`).
 
     Raises:
         UserError: the folder holds a run with other settings, or checkpoints without their metrics.

@@ -27,11 +27,7 @@ def prompt_counter(config: Any) -> PromptTokenCounter:
 
 
 def opened_by_template(tokenizer: Any, config: Any) -> str:
-    """What the chat template of the policy's tokenizer opens in its prompts (`head_of_responses`).
-
-    Raises:
-        UserError: the reward's setting in the run's configuration does not fit the template.
-    """
+    """What the policy's chat template opens in its prompts (UserError: the reward's setting does not fit that)."""
     from omegaconf import OmegaConf
 
     opened = head_of_responses(tokenizer, dict(config.data.apply_chat_template_kwargs))
@@ -69,12 +65,7 @@ def choose_thinking(config: Any) -> str:
 
     It does if the policy's chat template is one of a model that thinks, if the first training prompt has `</think>` in
     it, and, as in the paper, if the tokenizer cannot be read. A continuation decides the same by the same files.
-
-    Args:
-        config: The whole configuration, checked, which is changed: its processes get true or false.
-
-    Returns:
-        A sentence for the user: which rule, and why.
+    Returns a sentence for the user: which rule, and why.
     """
     from omegaconf import OmegaConf
     from pyarrow import parquet

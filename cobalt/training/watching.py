@@ -48,13 +48,11 @@ _WORDS = {
 def watch(command: list[str], environment: dict[str, str], output: Path, hang_limit: float) -> int:
     """Run a command with its output in the `train.log` of a run's folder, and end it when it hangs.
 
-    The log is appended to, without colours. New phase lines and steps are logged as messages.
+    The log is appended to, without colours. New phase lines and steps are logged as messages, and the last error in
+    the log where the command fails. Raises InfrastructureError after `hang_limit` seconds without progress.
 
     Returns:
-        Its exit code; 128 + N when signal N ended it. If the code is not 0, the last error in the log is reported.
-
-    Raises:
-        InfrastructureError: it made no progress for `hang_limit` seconds; the message has the phase and the last error.
+        Its exit code; 128 + N when signal N ended it.
     """
     path, metrics = output / "train.log", output / METRICS
     reported = metrics.stat().st_size if metrics.exists() else 0
