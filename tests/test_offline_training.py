@@ -425,15 +425,19 @@ def test_a_step_without_a_response_changes_nothing_but_the_schedule(tokenizer, t
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        ({"eos_token_id": None}, "eos_token"),
+        ({"eos_token": None}, "eos_token"),
         ({"chat_template": None}, "chat template"),
     ],
 )
-def test_a_policy_that_cannot_end_a_response_is_refused(tmp_path, change, names):
+def test_a_policy_that_cannot_end_a_response_is_refused(seed_model, tmp_path, change, names):
+    from transformers import AutoTokenizer
+
     from cobalt.training.offline_tokens import load_groups
 
     path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
-    broken = SimpleNamespace(**{"eos_token_id": 1, "chat_template": "x"} | change)
+    broken = AutoTokenizer.from_pretrained(seed_model)
+    for name, value in change.items():
+        setattr(broken, name, value)
     with pytest.raises(UserError, match=names):
         load_groups(path, broken, OfflineSettings("rloo"), 1000)
 

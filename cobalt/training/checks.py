@@ -67,9 +67,8 @@ def _type_errors(config: Any) -> Iterator[str]:
     yield from errors(Count, [f"trainer.{key}" for key in ("n_gpus_per_node", "nnodes", "total_epochs")])
     yield from errors(Count, [f"{actor}.ppo_mini_batch_size", f"{actor}.ppo_max_token_len_per_gpu"])
     yield from errors(Count, [f"{rollout}.n", f"{rollout}.tensor_model_parallel_size"])
-    for part in (rollout, ref):
-        yield from errors(Count, [f"{part}.log_prob_max_token_len_per_gpu"])
-        yield from errors(Count | None, [f"{part}.log_prob_micro_batch_size_per_gpu"])
+    yield from errors(Count, [f"{part}.log_prob_max_token_len_per_gpu" for part in (rollout, ref)])
+    yield from errors(Count | None, [f"{part}.log_prob_micro_batch_size_per_gpu" for part in (rollout, ref)])
     by_tokens = config.actor_rollout_ref.actor.use_dynamic_bsz
     yield from errors(Count | None if by_tokens else Count, [f"{actor}.ppo_micro_batch_size_per_gpu"])
     yield from errors(Count | None, ["trainer.total_training_steps", "cobalt.keep_checkpoints"])
@@ -99,11 +98,8 @@ def _sample_errors(config: Any) -> Iterator[str]:
     if not reward.num_workers and (not by_function or reward.reward_model.enable):
         yield "reward.num_workers=0 computes rewards by reward.custom_reward_function alone: set it above 0"
     if config.cobalt.loss_agg == "micro_batch" and (actor.loss_agg_mode != "token-mean" or actor.use_dynamic_bsz):
-        yield (
-            "cobalt.loss_agg=micro_batch averages over the tokens of micro-batches of one size, and"
-            f" actor_rollout_ref.actor.loss_agg_mode is {actor.loss_agg_mode!r}, use_dynamic_bsz"
-            f" {actor.use_dynamic_bsz}: set cobalt.loss_agg=mini_batch"
-        )
+        other = f"loss_agg_mode is {actor.loss_agg_mode!r}, use_dynamic_bsz {actor.use_dynamic_bsz}"
+        yield f"cobalt.loss_agg=micro_batch is a mean over equal micro-batches, and {other}: set it to mini_batch"
     # veRL itself switches this on and off for the actor; for all processes it would reach the engine's sleep mode.
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         value = os.environ.get(name, "")
@@ -115,17 +111,12 @@ def _episode_errors(config: Any) -> Iterator[str]:
     """Settings of several turns, and of the estimator that needs the outcomes of their tests."""
     episodes, estimator = episode_settings(config), config.algorithm.adv_estimator
     if episodes is not None and (estimator not in _BY_COMPARISON or config.algorithm.filter_groups.enable):
-        yield (
-            f"algorithm.adv_estimator {estimator!r} or algorithm.filter_groups compares rows, of which a trajectory of"
-            f" several turns may have several: use one of {', '.join(_BY_COMPARISON)}, without filter_groups"
-        )
+        rows = f"algorithm.adv_estimator {estimator!r} or algorithm.filter_groups compares rows, and not trajectories"
+        yield f"{rows} of several turns: use one of {', '.join(_BY_COMPARISON)}, without filter_groups"
     if estimator != "verpo":
         return
     if episodes is None or not episodes.all_tests_every_turn:
-        yield (
-            "the estimator verpo needs the outcomes of all tests at every turn: use the rollout multi_turn (for one"
-            " turn with cobalt.multi_turn.turns=1) and cobalt.judge_every_turn=true"
-        )
+        yield "verpo needs all tests at every turn: use the rollout multi_turn and cobalt.judge_every_turn=true"
     if config.algorithm.use_kl_in_reward:
         yield "the estimator verpo has rewards of its own: leave algorithm.use_kl_in_reward off"
     try:
@@ -215,9 +206,8 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
     limits = (getattr(settings, "max_position_embeddings", None), config.actor_rollout_ref.rollout.max_model_len)
     length = min(limit or 2**62 for limit in limits)  # some architectures have none
     if asked > length:
-        errors.append(
-            f"data.max_prompt_length + data.max_response_length = {asked} is more than the model's {length} tokens"
-        )
+        lengths = f"data.max_prompt_length + data.max_response_length = {asked}"
+        errors.append(f"{lengths} is more than the model's {length} tokens")
     vocabulary = len(counter.tokenizer)
     if settings.vocab_size != vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.

@@ -32,9 +32,9 @@ def keep_token_private(*, create: bool = False) -> None:
 
     With `create` a new token is written if there is none. Raises UserError if the file cannot be changed.
     """
-    path = _token_path()
     if os.environ.get("RAY_AUTH_TOKEN"):
         return
+    path = _token_path()
     try:
         if path.exists():
             if path.stat().st_mode & 0o077:
@@ -51,9 +51,8 @@ def keep_token_private(*, create: bool = False) -> None:
 def prepare_to_join(address: str) -> None:
     """Check that a cluster answers and takes this user's token, and set what Ray reads of it when it is imported.
 
-    Raises:
-        UserError: it is not an address ("auto" is left to Ray), or the cluster asks for a token that this user has not.
-        ServiceDown: nothing answers there, or what answers is not Ray. Ray itself would try for minutes.
+    Raises UserError for what is not an address ("auto" is left to Ray) and for a token that this user has not, and
+    ServiceDown where no Ray answers, for which Ray itself would try for minutes.
     """
     keep_token_private()
     if address == "auto":
@@ -99,10 +98,8 @@ def asks_for_token(address: str, token: str | None = None) -> bool:
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True
-        raise ServiceDown(
-            f"no Ray cluster answers at {address} ({error.code().name}): start one with `{START_COMMAND}`, or set"
-            " RAY_ADDRESS to another"
-        ) from None
+        no_answer = f"no Ray cluster answers at {address} ({error.code().name})"
+        raise ServiceDown(f"{no_answer}: start one with `{START_COMMAND}`, or set RAY_ADDRESS to another") from None
     return False
 
 

@@ -252,10 +252,9 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
 
 
 def node_environment(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a run (`process_environment`) for Ray's runtime environment, as values of a configuration.
+    """The variables of a run for Ray's runtime environment, as values of a configuration, which is saved with the run.
 
-    On the cluster that `RAY_ADDRESS` names they include those of the launcher's `environment` that other nodes need,
-    without secrets: the configuration is saved with the run. A Ray of the run's own has them anyway.
+    On a cluster they include what other nodes need of the launcher's `environment`, without secrets.
     """
     of_the_shell = passed_on(environment) if environment.get("RAY_ADDRESS") else {}
     # In a configuration `${` begins a reference to another key.

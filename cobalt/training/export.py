@@ -49,11 +49,9 @@ def exported_step(model: Path) -> int:
 
 
 def export(run: Path, step: int, output: Path) -> None:
-    """Write the checkpoint of a step of a run as a Hugging Face folder.
+    """Write the checkpoint of a step of a run as a Hugging Face folder; InfrastructureError if veRL's merger fails.
 
-    Raises:
-        UserError: there is no such checkpoint, it holds more than weights, or `output` exists and no export made it.
-        InfrastructureError: veRL's merger failed.
+    Raises UserError if the checkpoint is not whole or holds more than weights, or `output` exists without an export.
     """
     from omegaconf import OmegaConf
 
@@ -67,15 +65,13 @@ def export(run: Path, step: int, output: Path) -> None:
     config: Any = OmegaConf.load(run / "config.yaml")
     model = config.get("actor_rollout_ref", config).get("model", {})  # of either trainer
     # Small policies keep their precision; large ones are served in bfloat16, and written in it. Adapters are merged.
-    if trains_on_cpu(config) or model.get("lora_rank"):
-        arguments = ["cobalt_verl.merge", str(checkpoint), str(temporary)]
-    else:
-        arguments = ["verl.model_merger", "merge", "--backend", "fsdp"]
-        arguments += ["--local_dir", str(checkpoint), "--target_dir", str(temporary)]
+    own = trains_on_cpu(config) or model.get("lora_rank")
+    of_verl = ["verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", checkpoint, "--target_dir", temporary]
+    arguments = ["cobalt_verl.merge", checkpoint, temporary] if own else of_verl
     # torch then loads weights alone, whatever veRL asks it for: loading anything else could run code.
     environment = os.environ | {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
     environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-    command = [sys.executable, "-m", *arguments]
+    command = [sys.executable, "-m", *map(str, arguments)]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if "Weights only load failed" in finished.stderr:
         raise UserError(f"{checkpoint} holds more than weights, which could run code when it is loaded: do not use it")

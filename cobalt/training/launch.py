@@ -1,8 +1,7 @@
 """Carry out a training run: a trainer's processes as a watched child process, in the run's folder; export the policy.
 
-Online, veRL's driver (`cobalt_verl.main`) gets a Ray of its own (`private_ray`), or the cluster that `RAY_ADDRESS`
-names. Its processes judge programs themselves or ask judges at URLs (`cobalt.judge.opening`); on a cluster they ask the
-Ray Serve app `evaluator` (`cobalt_verl.judging`).
+Online, veRL's driver (`cobalt_verl.main`) gets a Ray of its own, or the cluster that `RAY_ADDRESS` names. Its processes
+judge programs themselves or ask judges at URLs; on a cluster they ask the Ray Serve app `evaluator`.
 """
 
 import asyncio
@@ -20,7 +19,6 @@ from typing import Any
 
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.opening import judge_urls, open_judge
-from cobalt.judge.sandbox.isolation import check_paths
 from cobalt.judge.settings import JudgeSettings, usable_cores
 from cobalt.stage.atomic import locked_folder
 from cobalt.stage.cli import terminations_as_interrupts
@@ -43,10 +41,8 @@ Plan = tuple[int, Sequence[str]]
 """The steps of a whole run, and sentences for the user."""
 
 Trainer = Callable[[Path, run_folder.Start], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
-"""Of the run's folder and where it begins: a trainer's module with its arguments, and its environment variables.
-
-It leaves the configuration in the folder's `config.yaml`.
-"""
+"""Of a run's folder and start: the trainer's module with its arguments, and its environment variables, once the
+configuration is in the folder's `config.yaml`."""
 
 
 def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mapping[str, Any], trainer: Trainer) -> int:
@@ -103,14 +99,10 @@ def dry_run(output_dir: Path, config: Any) -> None:
     """Let veRL itself validate the configuration, which needs no GPU and no Ray; UserError where it refuses it."""
     from omegaconf import OmegaConf
 
-    finished = subprocess.run(
-        [sys.executable, "-m", "cobalt_verl.main", "-", "--check"],
-        input=OmegaConf.to_yaml(config),
-        env=os.environ | configuration.process_environment(output_dir, on_cpu=trains_on_cpu(config)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "cobalt_verl.main", "-", "--check"]
+    variables = os.environ | configuration.process_environment(output_dir, on_cpu=trains_on_cpu(config))
+    given = OmegaConf.to_yaml(config)
+    finished = subprocess.run(command, input=given, env=variables, capture_output=True, text=True, check=False)
     if finished.returncode:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
@@ -130,8 +122,7 @@ def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
 
     whole: Any = OmegaConf.to_container(config, resolve=True)
     chosen = {name: whole[name] for name in ("actor_rollout_ref", "algorithm", "data", "reward")}
-    for name in ("train_files", "val_files"):
-        del chosen["data"][name]
+    del chosen["data"]["train_files"], chosen["data"]["val_files"]
     rules = chosen["reward"].pop("custom_reward_function")["reward_kwargs"]
     rules.pop("judge_attempts", None)
     if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
@@ -156,7 +147,7 @@ def _verl(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[
     everywhere = configuration.node_environment(variables, os.environ)
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
     OmegaConf.save(config, output / "config.yaml")
-    with _shared_memory_swept(), worker_python(config, variables, output / "train.log") as python, _ray(config) as ray:
+    with worker_python(config, variables, output / "train.log") as python, _ray(config) as ray:
         yield ["cobalt_verl.main", str(output / "config.yaml")], variables | ray | python
 
 
@@ -174,9 +165,8 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
         # vLLM reads its level when it is imported; veRL sets this one for its processes.
         imports = {**variables, **IMPORT_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARN"}
         command = [sys.executable, "-m", "cobalt_verl.cpu.fork_server", folder, str(os.getpid())]
-        streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        with environment_variables(**imports), log.open("ab") as output:
-            server = subprocess.Popen(command, stdout=output, process_group=0, **streams)
+        with environment_variables(**imports), log.open("ab") as out:
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=0)
         client = configuration.VERL_ADDITIONS / "cpu" / "fork_client.py"
         try:
             yield {"COBALT_WORKER_PYTHON": shlex.join([sys.executable, "-I", "-S", str(client), f"{folder}/socket"])}
@@ -195,9 +185,7 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
     gpus, on_cpu = machine.gpus_of(config), trains_on_cpu(config)
     if not on_cpu and (seen := len(machine.visible_gpus())) < gpus:
         # Without any GPU veRL's queue would stop the run, and advise to let it do without.
-        raise UserError(
-            f"the run asks for {gpus} GPUs, and torch sees {seen} on this machine: set trainer.n_gpus_per_node"
-        )
+        raise UserError(f"the run asks for {gpus} GPUs, and torch sees {seen} here: set trainer.n_gpus_per_node")
     machine.check_shared_memory(config)
     size, cpus = machine.object_store_bytes(config), machine.logical_cpus(config)
     with (
@@ -218,7 +206,6 @@ def _judge_variables(config: Any) -> dict[str, str]:
     if named_cluster():
         return {"COBALT_EVALUATOR": "evaluator"}
     settings = JudgeSettings.from_environment()
-    check_paths(settings)
     asyncio.run(require_isolation(settings))
     if settings.concurrency is not None:
         return {}
@@ -230,20 +217,3 @@ def _judge_variables(config: Any) -> dict[str, str]:
 async def _describe_judge() -> None:
     async with open_judge() as judge:
         await judge.describe()
-
-
-@contextlib.contextmanager
-def _shared_memory_swept() -> Iterator[None]:
-    """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by no process."""
-    before = set(machine.SHARED_MEMORY.glob("psm_*"))
-    try:
-        yield
-    finally:
-        mapped = ""
-        for maps in Path("/proc").glob("[0-9]*/maps"):
-            with contextlib.suppress(OSError):
-                mapped += "".join(line for line in maps.read_text(errors="replace").splitlines() if "psm_" in line)
-        for block in set(machine.SHARED_MEMORY.glob("psm_*")) - before:
-            with contextlib.suppress(FileNotFoundError):
-                if str(block) not in mapped and block.stat().st_uid == os.getuid():
-                    block.unlink()

@@ -96,10 +96,8 @@ def check_shared_memory(config: Any) -> None:
     """Refuse a run that takes more shared memory than this machine has free (UserError)."""
     free, needed = shutil.disk_usage(SHARED_MEMORY).free, shared_memory_needed(config)
     if free < needed:
-        raise UserError(
-            f"{SHARED_MEMORY} has {free >> 20} MiB free, and training needs {needed >> 20}:"
-            " make it larger (docker run --shm-size)"
-        )
+        has = f"{SHARED_MEMORY} has {free >> 20} MiB free"
+        raise UserError(f"{has}, and training needs {needed >> 20}: make it larger (docker run --shm-size)")
 
 
 def room(config: Any, output: Path) -> tuple[float, float, float]:

@@ -89,10 +89,7 @@ def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
     if not wrong and data.train_batch_size % gpus:
         yield f"data.train_batch_size {data.train_batch_size} groups cannot be shared by {gpus} GPUs"
     if not wrong and data.max_length > data.max_token_len_per_gpu:
-        yield (
-            f"data.max_length {data.max_length} is more than data.max_token_len_per_gpu {data.max_token_len_per_gpu},"
-            " the tokens of a micro-batch"
-        )
+        yield f"data.max_length {data.max_length} is above data.max_token_len_per_gpu {data.max_token_len_per_gpu}"
 
 
 def check_data(config: Any) -> tuple[int, list[str]]:
@@ -145,8 +142,8 @@ def main(arguments: Arguments) -> int:
     steps, notes = check_data(config)
     whole: Any = OmegaConf.to_container(config, resolve=True)
     deciding = {name: whole[name] for name in ("offline", "data", "model", "engine", "optim")}
-    for section, name in (("data", "train_files"), ("data", "val_files"), ("model", "path")):
-        del deciding[section][name]  # of length, frequencies and paths a continuation may have others
+    # Of length, frequencies and paths a continuation may have others.
+    del deciding["data"]["train_files"], deciding["data"]["val_files"], deciding["model"]["path"]
     deciding |= {"stage": "offline", "scale": arguments.scale, "model_name": arguments.model}
     return run_trainer(arguments, config, (steps, [*notes, attention]), deciding, partial(_torchrun, config))
 

@@ -1,7 +1,7 @@
 """Groups of judged responses as token ids with their advantages, for offline training.
 
 The prompt of a row is the group's messages and the response's context. A response ends with the tokenizer's end token,
-which the policy has to learn. No torch: `cobalt_verl.offline_batch` makes tensors of the rows.
+which the policy has to learn. `cobalt_verl.offline_batch` makes tensors of the rows.
 """
 
 from collections.abc import Sequence
@@ -59,16 +59,12 @@ def load_groups(
     """
     if tokenizer.eos_token_id is None:
         raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
-    if not tokenizer.chat_template:
-        raise UserError("the policy's tokenizer has no chat template: give an instruction-tuned policy")
     arguments = chat_template.template_arguments(thinking)
     groups = [TokenGroup(group.id, _rows(group, tokenizer, settings, arguments)) for group in read_groups(path)]
     too_long = [f"{group.id} ({row.length})" for group in groups for row in group.rows if row.length > max_length]
     if too_long:
-        raise UserError(
-            f"{path}: {len(too_long)} responses are longer with their prompts than data.max_length {max_length}, such"
-            f" as in group {too_long[0]}: make the groups with a smaller --max_tokens"
-        )
+        longer = f"{len(too_long)} responses are longer with their prompts than data.max_length {max_length}"
+        raise UserError(f"{path}: {longer}, as in group {too_long[0]}: make the groups with a smaller --max_tokens")
     if not any(group.rows for group in groups):
         raise UserError(f"{path}: no response is accepted, and the estimator sft trains on accepted ones alone")
     return groups

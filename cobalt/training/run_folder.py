@@ -24,8 +24,7 @@ from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 
-LOCK = ".lock"
-"""Name of the file that is locked while a run writes into the folder."""
+LOCK = ".lock"  # the file that is locked while a run writes into the folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """How responses begin and end under the policy's chat template, held against a training run's configuration.
 
 The text of a response does not show either, so a wrong setting would go unnoticed: a reward would take code in a
-thinking that was cut off for the program, or generation would go on to the length limit. The checks before a run
-(`cobalt.training.checks`) and veRL's own processes ask here.
+thinking that was cut off for the program, or generation would go on to the length limit.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,7 @@
 
 A run hangs when it has made no progress for the limit: no new line of the metrics file, and no phase line with a text
 that it has not printed before. `cobalt_verl.progress` prints phase lines, which have counts and no times:
-`[progress] step 3 of 16, update, mini-batch 1, micro-batch 40 of 64`. All other output counts for nothing: Ray, vLLM
-and clients that try again print while they wait.
+`[progress] step 3 of 16, update, mini-batch 1, micro-batch 40 of 64`. All other output counts for nothing.
 """
 
 import contextlib
