@@ -1,8 +1,7 @@
 """Check a training run before it begins, without a GPU: data, batches, lengths, vocabulary.
 
-`check` reads the whole configuration that `cobalt.training.configuration` composed. It refuses what would make a run
-wrong, would lose its checkpoints, or would stop it after its first samples. It notes what it cannot check (a hub model
-that is not on this machine). What veRL refuses as a run starts is left to veRL.
+`check` refuses what would make a run wrong, would lose its checkpoints, or would stop it after its first samples. It
+notes what it cannot check (a hub model that is not on this machine). What veRL refuses as a run starts is left to veRL.
 """
 
 import os

@@ -18,7 +18,6 @@ LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray reads it when it is imported: at "0" it uses 127.0.0.1 as given, otherwise the machine's public address."""
 
 _CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # which a head with a token refuses without it
-_ANSWER_SECONDS = 30.0
 
 
 def named_cluster() -> str:
@@ -94,7 +93,7 @@ def asks_for_token(address: str, token: str | None = None) -> bool:
     sent = (("authorization", f"Bearer {token}"),) if token else None
     try:
         with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            channel.unary_unary(_CALL)(b"", timeout=_ANSWER_SECONDS, metadata=sent)
+            channel.unary_unary(_CALL)(b"", timeout=30.0, metadata=sent)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True

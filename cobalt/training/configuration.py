@@ -206,10 +206,7 @@ def type_errors(config: Any, kind: Any, keys: Iterable[str], reason: str = "") -
 
 
 def planned_steps(config: Any, count: int, most: int) -> int:
-    """The steps of a run of either trainer, with `count` rows or groups to train on and at `most` so many steps.
-
-    Raises UserError if there are too few rows for a step, or more steps are set, of which the last would be saved.
-    """
+    """The steps of a run of either trainer with `count` rows or groups, at `most` so many (UserError: too few)."""
     batch, planned = config.data.train_batch_size, config.trainer.total_training_steps
     if count < batch:
         raise UserError(f"{config.data.train_files} has {count} rows, fewer than data.train_batch_size {batch}")

@@ -48,15 +48,9 @@ configuration is in the folder's `config.yaml`."""
 def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mapping[str, Any], trainer: Trainer) -> int:
     """Show what a run will do and need; then train, from the folder's last checkpoint if there is one, and export.
 
-    The flags may ask for the plan alone. `deciding` is what a continuation must share with its run.
-
-    Returns:
-        The exit code of the trainer.
-
-    Raises:
-        UserError: memory or disk are far too small (`check_memory`), the folder holds another run, or the trainer was
-            refused something.
-        InfrastructureError: the trainer has left a reason, or hung; the last checkpoint is whole.
+    The flags may ask for the plan alone. `deciding` is what a continuation must share with its run. Returns the exit
+    code of the trainer. Raises UserError where memory or disk are far too small, the folder holds another run, or the
+    trainer was refused something, and InfrastructureError where it has left another reason, or hung.
     """
     from omegaconf import OmegaConf
 
@@ -108,11 +102,7 @@ def dry_run(output_dir: Path, config: Any) -> None:
 
 
 def launch(settings: TrainingSettings, config: Any, plan: Plan) -> int:
-    """Train online (`run_trainer`).
-
-    Raises UserError also where another run has a Ray of its own on this machine, programs cannot be judged, or there
-    are too few GPUs or too little shared memory, and InfrastructureError where Ray died.
-    """
+    """Train online (`run_trainer`); UserError also where Ray, GPUs or a judge cannot be had."""
     return run_trainer(settings, config, plan, deciding(settings, config), partial(_verl, config))
 
 
@@ -182,12 +172,14 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         prepare_to_join(named_cluster())  # which sets variables of this process
         yield {}
         return
-    gpus, on_cpu = machine.gpus_of(config), trains_on_cpu(config)
+    gpus, on_cpu = config.trainer.n_gpus_per_node * config.trainer.nnodes, trains_on_cpu(config)
     if not on_cpu and (seen := len(machine.visible_gpus())) < gpus:
         # Without any GPU veRL's queue would stop the run, and advise to let it do without.
         raise UserError(f"the run asks for {gpus} GPUs, and torch sees {seen} here: set trainer.n_gpus_per_node")
     machine.check_shared_memory(config)
-    size, cpus = machine.object_store_bytes(config), machine.logical_cpus(config)
+    size = machine.object_store_bytes(config)
+    # Whatever the machine has, which Ray binds nothing to: with fewer than veRL reserves it would wait for ever.
+    cpus = max(16, os.cpu_count() or 1, machine.cpus_needed(config))
     with (
         machine.alone(),
         private_ray(num_cpus=cpus, num_gpus=gpus if on_cpu else None, object_store_memory=size) as address,

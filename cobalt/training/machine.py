@@ -25,7 +25,6 @@ _ADDRESS = "\0cobalt-training"
 """An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
 _CPUS_OF_A_RANK = 3  # CPUs that veRL reserves with each GPU, whatever its processes use
-_FEWEST_CPUS = 16  # that the Ray of a run counts; it binds nothing to a core
 _FEWEST_BYTES = 2**30  # of Ray's object store
 _BYTES_OF_A_TOKEN = 40  # of a batch: three whole numbers of 64 bits, four of 32 bits
 _RANK_BYTES = 64 * 2**20  # of shared memory for each GPU: messages of NCCL and of the engine between processes
@@ -42,27 +41,15 @@ def visible_gpus() -> list[int]:
     return [int(size) for size in asked.stdout.split()]
 
 
-def gpus_of(config: Any) -> int:
-    """GPUs of a run, all nodes together; logical ones on a CPU."""
-    return int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
-
-
 def cpus_needed(config: Any, judge: float = 0.0) -> int:
     """CPUs that Ray must be able to reserve: for ranks, TransferQueue, replicas of the judge; one more stays free."""
     units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
-    return _CPUS_OF_A_RANK * gpus_of(config) + units + 1 + math.ceil(judge) + 1
-
-
-def logical_cpus(config: Any) -> int:
-    """CPUs that the Ray of a run counts on this machine, whatever it has: with fewer, veRL would wait for ever."""
-    return max(_FEWEST_CPUS, os.cpu_count() or 1, cpus_needed(config))
+    ranks = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+    return _CPUS_OF_A_RANK * ranks + units + 1 + math.ceil(judge) + 1
 
 
 def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: float) -> None:
-    """Refuse a cluster that cannot place a run, which otherwise would wait for ever without a word (UserError).
-
-    Each living node is a mapping such as {"CPU": 64.0, "GPU": 8.0}; `judge` is in CPUs that its replicas reserve.
-    """
+    """Refuse living nodes, such as {"CPU": 64.0, "GPU": 8.0}, on which a run would wait for ever (UserError)."""
     each, wanted = int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes)
     # TransferQueue shares its units out over the nodes with GPUs, whatever these have left.
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units

@@ -164,11 +164,7 @@ class Run:
 
 
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
-    """Log the estimate as a table; warn of a run that does not fit.
-
-    Raises:
-        UserError: it needs more than 1.3 of what there is, without `force`.
-    """
+    """Log the estimate; warn of a run that does not fit, and above 1.3 of what there is, without `force`: UserError."""
     try:
         run = Run(config, steps)
     except UserError as error:

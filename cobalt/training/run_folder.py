@@ -25,6 +25,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 
 LOCK = ".lock"  # the file that is locked while a run writes into the folder
+_TRACKER = "checkpoints/latest_checkpointed_iteration.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def steps(output: Path) -> list[int]:
 
 def last(output: Path) -> int:
     """The step of the last whole checkpoint; 0 for none."""
-    tracker, all_steps = _tracker(output), steps(output)
+    tracker, all_steps = output / _TRACKER, steps(output)
     if not tracker.exists():
         return 0
     text = tracker.read_text(encoding="utf-8", errors="replace").strip()
@@ -99,11 +100,7 @@ def last(output: Path) -> int:
 
 def name_last(output: Path, step: int) -> None:
     """Name the last whole checkpoint; 0: there is none."""
-    replace_text(_tracker(output), str(step))
-
-
-def _tracker(output: Path) -> Path:
-    return output / "checkpoints" / "latest_checkpointed_iteration.txt"
+    replace_text(output / _TRACKER, str(step))
 
 
 def missing_part(output: Path, step: int) -> str | None:

@@ -24,8 +24,7 @@ from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
 
-END_SECONDS = 15
-"""Time that the command has to end after SIGINT."""
+END_SECONDS = 15  # that the command has to end after SIGINT
 
 _ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 _PHASE = re.compile(rb"\[progress\] (.+)")  # Ray puts the name of the process in front
