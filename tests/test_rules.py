@@ -122,3 +122,37 @@ def test_a_noun_opens_no_file(noun):
 def test_results_are_written_by_the_floor_alone():
     against = {module for module, tree in modules() if calls(tree) & WRITING and not within(module, {"stage"})}
     assert {module for module in against if not within(module, set(WRITERS))} == set()
+
+
+DEPENDENCIES = {"verl", "vllm", "torch", "ray", "transformers", "transfer_queue"}
+EXTENDED = {"torch.autograd.Function"}  # classes that their library has for subclasses
+
+
+def patches(tree: ast.Module) -> Iterator[str]:
+    """The classes of dependencies that a module subclasses, and their names that it replaces, without their modules."""
+    origins = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in node.names:
+                module = node.module if isinstance(node, ast.ImportFrom) else name.name
+                origins[(name.asname or name.name).partition(".")[0]] = (module or "").partition(".")[0]
+    for node in ast.walk(tree):
+        extended = node.bases if isinstance(node, ast.ClassDef) else []
+        replaced = [part for part in getattr(node, "targets", []) if isinstance(part, ast.Attribute)]
+        for name in map(ast.unparse, [*extended, *replaced]):
+            if origins.get(name.partition(".")[0]) in DEPENDENCIES and name not in EXTENDED:
+                yield next(part for part in reversed(name.split(".")) if not part.startswith("__"))
+
+
+def test_each_patch_and_subclass_of_a_dependency_says_what_it_is_for():
+    rows = [line.split(" | ") for line in (ROOT / "verl/README.md").read_text(encoding="utf-8").splitlines()]
+    reasons = [row for row in rows if len(row) == 4 and len(row[2].split()) > 3]
+    silent = set()
+    for path in [*(ROOT / "verl/cobalt_verl").rglob("*.py"), *LIBRARY.rglob("*.py")]:
+        file = path.relative_to(ROOT).as_posix().removeprefix("verl/cobalt_verl/")
+        named = " ".join(
+            " ".join(row) for row in reasons if f"`{file}" in row[0] or f"`{Path(file).parent}/`" in row[0]
+        )
+        for name in patches(ast.parse(path.read_text(encoding="utf-8"))):
+            silent |= set() if name in named else {f"{file}: {name}"}
+    assert not silent
