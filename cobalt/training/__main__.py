@@ -12,6 +12,7 @@ def main(settings: TrainingSettings) -> int:
     from cobalt.training.checks import check
     from cobalt.training.configuration import compose
     from cobalt.training.launch import dry_run, launch, stops_after_plan
+    from cobalt.training.memory import sizes_of
     from cobalt.training.templates import choose_thinking
 
     config = compose(settings)
@@ -22,9 +23,8 @@ def main(settings: TrainingSettings) -> int:
     trainer, policy = config.trainer, config.actor_rollout_ref
     why = "" if settings.scale else f" ({default_scale(settings.model)[1]})"
     size = (
-        f"scale {settings.choices['scale']}{why}: learning rate {policy.actor.optim.lr},"
-        f" {config.data.train_batch_size} prompts x {policy.rollout.n} samples a step, on"
-        f" {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
+        f"scale {settings.choices['scale']}{why}: {config.data.train_batch_size} prompts x {policy.rollout.n} samples"
+        f" a step, on {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}, {sizes_of(config)}"
     )
     notes += [size, attention, choose_thinking(config)]
     if settings.dry_run or settings.print_config:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cobalt.engine.model_check import check_folder
 from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter, load_tokenizer
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError, naming
-from cobalt.training.configuration import number_errors, planned_steps, trains_on_cpu
+from cobalt.training.configuration import is_small, number_errors, planned_steps, trains_on_cpu
 from cobalt.training.episodes import episode_settings
 from cobalt.training.policy import architecture
 from cobalt.training.templates import REQUIRE_THINKING, template_errors
@@ -263,10 +264,16 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
     path, data = config.actor_rollout_ref.model.path, config.data
     tokenizer = config.actor_rollout_ref.model.tokenizer_path or path
     arguments: Any = OmegaConf.to_container(data.apply_chat_template_kwargs)
+    if Path(path).is_dir() and tokenizer == path:
+        try:
+            check_folder(Path(path))
+        except UserError as error:
+            errors.append(str(error))
+            return None
     try:
         counter = PromptTokenCounter(tokenizer, arguments)
         settings = architecture(path).get_text_config()
-    except NoChatTemplate as error:  # of a folder, and of a model of the Hub that is on this machine
+    except NoChatTemplate as error:  # of a model of the Hub that is on this machine
         errors.append(str(error))
         return None
     except UserError as error:
@@ -282,14 +289,14 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
     if asked > length:
         errors.append(
             f"data.max_prompt_length {data.max_prompt_length} + data.max_response_length {data.max_response_length} ="
-            f" {asked} is more than the model's {length} tokens"
+            f" {asked} is more than the model's {length} tokens: set smaller ones"
         )
-    vocabulary = len(load_tokenizer(tokenizer))
-    if settings.vocab_size != vocabulary:
+    vocabulary, embeddings = len(load_tokenizer(tokenizer)), settings.vocab_size
+    if embeddings < vocabulary:
+        errors.append(f"the tokenizer of {path} has {vocabulary} tokens, and the model {embeddings} embeddings")
+    elif embeddings > vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
-        wrong = settings.vocab_size < vocabulary or trains_on_cpu(config)
-        (errors if wrong else notes).append(
-            f"{path} has {settings.vocab_size} embeddings for {vocabulary} tokens, and its policy gives probability to"
-            " all of them"
+        (errors if is_small(path) else notes).append(
+            f"{path} has {embeddings} embeddings for {vocabulary} tokens, and its policy can choose all of them"
         )
     return counter

