@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from chat_tokenizers import ARCHITECTURES, save_architecture
+from chat_tokenizers import ARCHITECTURES, save_architecture, save_policy
 from support import ROOT, refused_training, square_problem, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
@@ -34,6 +34,25 @@ def test_sizes_bucket_and_checks_are_right_for_each_architecture(tmp_path, name)
     bucket = config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes
     assert bucket * 2**20 > 4 * max(sizes)
     assert [error for error in refused_training(config) if "there is no such file" not in error] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "scale", "named"),
+    [
+        ("mistral", {"sliding_window": 512}, "cpu", "512"),
+        ("mistral", {"sliding_window": 4096}, "cpu", ""),
+        ("mistral", {"sliding_window": None}, "cpu", ""),
+        ("mistral", {"sliding_window": 512}, "gpu-1", ""),
+        ("gemma2", {"sliding_window": 4096, "attn_logit_softcapping": 50.0}, "cpu", "attn_logit_softcapping"),
+        ("qwen2", {"sliding_window": 512, "use_sliding_window": False}, "cpu", ""),
+    ],
+)
+def test_an_attention_that_training_on_a_cpu_does_not_have_is_refused(tmp_path, kind, values, scale, named):
+    folder = save_policy(tmp_path, "chatml", kind=kind)
+    changed(tmp_path / "config.json", **values)
+    errors = refused_training(compose(TrainingSettings(tmp_path, folder, tmp_path / "out", scale=scale)))
+    others = [error for error in errors if "there is no such file" not in error]
+    assert len(others) == bool(named) and all(named in error for error in others)
 
 
 # --- folders that hold no usable model

@@ -50,6 +50,7 @@ def world(tmp_path_factory):
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"num_key_value_heads": 1, "head_dim": 64}
     Qwen3Config(vocab_size=len(fast), max_position_embeddings=MODEL_LENGTH, **sizes).save_pretrained(folder / "model")
+    (folder / "model" / "model.safetensors").touch()
     for split in ("train", "validation"):
         write_rows(folder / f"{split}.parquet", [row(index, split) for index in range(40)])
     return folder
@@ -506,8 +507,12 @@ SHORT = ["data.max_prompt_length=2048", "data.max_response_length=1024"]
 
 @pytest.mark.parametrize(
     ("profile", "more"),
-    [("pocket", []), ("paper", ["--data", "partial_trajectories", *SHORT])],
-    ids=["pocket", "paper"],
+    [
+        ("pocket", []),
+        ("paper", ["--data", "partial_trajectories", *SHORT]),
+        ("gpu-1", ["--data", "partial_trajectories", *SHORT, "actor_rollout_ref.model.lora_rank=8"]),
+    ],
+    ids=["pocket", "paper", "gpu-1"],
 )
 def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, profile, more):
     data = tmp_path / "data"

@@ -18,7 +18,7 @@ from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError, naming
 from cobalt.training.configuration import is_small, number_errors, planned_steps, trains_on_cpu
 from cobalt.training.episodes import episode_settings
-from cobalt.training.policy import architecture
+from cobalt.training.policy import architecture, attention_error
 from cobalt.training.templates import REQUIRE_THINKING, template_errors
 
 _FIELDS = {
@@ -284,6 +284,8 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
         return None
     errors += template_errors(config, counter)
     asked = data.max_prompt_length + data.max_response_length
+    if trains_on_cpu(config) and (error := attention_error(path, asked)):
+        errors.append(error)
     positions = getattr(settings, "max_position_embeddings", None)  # some architectures have no limit
     length = min(positions or 2**62, config.actor_rollout_ref.rollout.max_model_len or 2**62)
     if asked > length:

@@ -28,6 +28,25 @@ def architecture(path: str) -> Any:
         raise UserError(f"{path} has no usable config.json: {reason}") from None
 
 
+def attention_error(path: str, longest: int) -> str:
+    """Why the attention with which policies are trained on a CPU is not a model's; "" if it is.
+
+    Args:
+        path: See `architecture`.
+        longest: Tokens of the longest prompt with its response.
+    """
+    model = architecture(path).get_text_config()
+    window, kinds = getattr(model, "sliding_window", None), getattr(model, "layer_types", None)
+    if window and window < longest and (kinds is None or "sliding_attention" in kinds):
+        return (
+            f"{path} attends to the last {window} tokens alone, unlike training on a CPU, and samples have up to"
+            f" {longest}: set smaller lengths"
+        )
+    if getattr(model, "attn_logit_softcapping", None):
+        return f"{path} has attn_logit_softcapping, which training on a CPU does not have: take another model"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of a model as counts of numbers."""
