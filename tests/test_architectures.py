@@ -36,6 +36,15 @@ def test_sizes_bucket_and_checks_are_right_for_each_architecture(tmp_path, name)
     assert [error for error in refused_training(config) if "there is no such file" not in error] == []
 
 
+@pytest.mark.parametrize("scale", ["pocket", "cpu"])
+@pytest.mark.parametrize("prompt", [1024, 12000])
+def test_without_chunks_the_engine_reads_the_longest_prompt_in_one_batch(tmp_path, scale, prompt):
+    settings = [f"data.max_prompt_length={prompt}"]
+    folder = save_architecture(tmp_path, "llama")
+    rollout = compose(TrainingSettings(tmp_path, folder, tmp_path, settings, scale=scale)).actor_rollout_ref.rollout
+    assert prompt < rollout.max_model_len <= rollout.max_num_batched_tokens
+
+
 @pytest.mark.parametrize(
     ("kind", "values", "scale", "named"),
     [

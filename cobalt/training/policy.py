@@ -28,6 +28,12 @@ def architecture(path: str) -> Any:
         raise UserError(f"{path} has no usable config.json: {reason}") from None
 
 
+def context_of(path: str) -> int | None:
+    """The most tokens of a prompt with its response; None: not limited. See `architecture`."""
+    positions: int | None = getattr(architecture(path).get_text_config(), "max_position_embeddings", None)
+    return positions
+
+
 def attention_error(path: str, longest: int) -> str:
     """Why the attention with which policies are trained on a CPU is not a model's; "" if it is.
 
