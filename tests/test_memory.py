@@ -203,7 +203,7 @@ def test_on_a_cpu_micro_batches_become_smaller_with_the_memory(models, monkeypat
 
 
 def test_the_message_names_overrides_with_which_the_run_fits(models, tmp_path):
-    settings = ["cobalt.gpu_memory_gib=24", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536"]
+    settings = ["cobalt.gpu_memory_gib=24", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=131072"]
     with pytest.raises(UserError) as refused:
         check_memory(online(models / "0.5B", *settings, scale="gpu-1"), tmp_path, 100)
     named = re.findall(r"actor_rollout_ref[\w.]+=\d+", str(refused.value))
