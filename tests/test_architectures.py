@@ -14,6 +14,8 @@ from support import ROOT, refused_training, square_problem, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
+from cobalt.engine.model_check import check_model
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings, compose
 from cobalt.training.policy import shape_of
 
@@ -62,6 +64,21 @@ def test_an_attention_that_training_on_a_cpu_does_not_have_is_refused(tmp_path, 
     errors = refused_training(compose(TrainingSettings(tmp_path, folder, tmp_path / "out", scale=scale)))
     others = [error for error in errors if "there is no such file" not in error]
     assert len(others) == bool(named) and all(named in error for error in others)
+
+
+@pytest.mark.parametrize(("content", "refused"), [("<|image|>", False), ("<|im_end|>", True), ("word", True)])
+def test_a_special_token_without_an_embedding_is_refused_where_conversations_have_it(tmp_path, content, refused):
+    folder = save_architecture(tmp_path, "smollm2")
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    most = max(token["id"] for token in tokenizer["added_tokens"])
+    tokens = [token for token in tokenizer["added_tokens"] if token["content"] != content]
+    tokens.append({**tokens[0], "content": content, "id": most + 1, "special": content != "word"})
+    changed(tmp_path / "tokenizer.json", added_tokens=tokens)
+    if refused:
+        with pytest.raises(UserError, match="embeddings"):
+            check_model(folder)
+    else:
+        check_model(folder)
 
 
 # --- folders that hold no usable model

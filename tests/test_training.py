@@ -282,8 +282,6 @@ def test_a_model_whose_configuration_has_no_length_is_checked_all_the_same(world
     text = SimpleNamespace(vocab_size=96)
     monkeypatch.setattr(checks, "architecture", lambda path: SimpleNamespace(get_text_config=lambda: text))
     assert errors_of(world) == []
-    text.vocab_size -= 1
-    assert any("embeddings" in error for error in errors_of(world))
 
 
 @pytest.mark.parametrize("content", ["[]", '{"model_type": "no such"}', '{"model_type": "qwen3", "hidden_size": "16"}'])

@@ -60,10 +60,27 @@ def check_folder(path: Path) -> None:
         raise UserError(NO_TEMPLATE.format(model=path))
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
         raise UserError(f"{path} has no weights, which are files {' or '.join(_WEIGHTS)}{instead}")
-    embeddings, tokens = text_config(path).get("vocab_size"), _tokens(path)
-    if isinstance(embeddings, int) and embeddings < tokens:
+    check_vocabulary(path)
+
+
+def check_vocabulary(folder: Path) -> None:
+    """Refuse a model with fewer embeddings than tokens (UserError).
+
+    Special tokens that neither end a turn nor stand in the chat template count for nothing: Gemma 3 has one for images.
+    """
+    settings, tokenizer = _json(folder / "tokenizer_config.json") or {}, _json(folder / "tokenizer.json") or {}
+    vocabulary, added = (tokenizer.get("model") or {}).get("vocab") or {}, tokenizer.get("added_tokens") or ()
+    if isinstance(vocabulary, list):
+        vocabulary = {token: number for number, (token, *_) in enumerate(vocabulary)}
+    template = folder / "chat_template.jinja"
+    used = [settings.get("chat_template"), settings.get("eos_token"), template.is_file() and template.read_text("utf-8")]
+    special = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
+    numbers = vocabulary | {token["content"]: token["id"] for token in added}
+    most = max((number + 1 for token, number in numbers.items() if token not in special), default=0)
+    embeddings = text_config(folder).get("vocab_size")
+    if isinstance(embeddings, int) and embeddings < most:
         raise UserError(
-            f"the tokenizer of {path} has {tokens} tokens, and the model embeddings for only {embeddings}: take the"
+            f"the tokenizer of {folder} has {most} tokens, and the model embeddings for only {embeddings}: take the"
             " tokenizer that the model was trained with"
         )
 
@@ -80,14 +97,6 @@ def _json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _tokens(folder: Path) -> int:
-    """The tokens of a fast tokenizer, by the largest number; 0 if the folder has none."""
-    content = _json(folder / "tokenizer.json") or {}
-    vocabulary = (content.get("model") or {}).get("vocab") or ()
-    added = [token["id"] + 1 for token in content.get("added_tokens") or ()]
-    return max([len(vocabulary), *added])
 
 
 def lacks_chat_template(folder: Path) -> bool:

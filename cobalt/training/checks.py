@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cobalt.engine.model_check import check_folder
+from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary
 from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter, load_tokenizer
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
@@ -264,12 +264,14 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
     path, data = config.actor_rollout_ref.model.path, config.data
     tokenizer = config.actor_rollout_ref.model.tokenizer_path or path
     arguments: Any = OmegaConf.to_container(data.apply_chat_template_kwargs)
-    if Path(path).is_dir() and tokenizer == path:
-        try:
+    try:
+        if tokenizer == path and Path(path).is_dir():
             check_folder(Path(path))
-        except UserError as error:
-            errors.append(str(error))
-            return None
+        elif tokenizer == path and (cached := cached_config(path)):
+            check_vocabulary(cached.parent)
+    except UserError as error:
+        errors.append(str(error))
+        return None
     try:
         counter = PromptTokenCounter(tokenizer, arguments)
         settings = architecture(path).get_text_config()
@@ -294,9 +296,7 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
             f" {asked} is more than the model's {length} tokens: set smaller ones"
         )
     vocabulary, embeddings = len(load_tokenizer(tokenizer)), settings.vocab_size
-    if embeddings < vocabulary:
-        errors.append(f"the tokenizer of {path} has {vocabulary} tokens, and the model {embeddings} embeddings")
-    elif embeddings > vocabulary:
+    if embeddings > vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
         (errors if is_small(path) else notes).append(
             f"{path} has {embeddings} embeddings for {vocabulary} tokens, and its policy can choose all of them"
