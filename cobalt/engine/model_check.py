@@ -73,7 +73,8 @@ def check_vocabulary(folder: Path) -> None:
     if isinstance(vocabulary, list):
         vocabulary = {token: number for number, (token, *_) in enumerate(vocabulary)}
     template = folder / "chat_template.jinja"
-    used = [settings.get("chat_template"), settings.get("eos_token"), template.is_file() and template.read_text("utf-8")]
+    used = [settings.get(name) for name in ("chat_template", "eos_token")]
+    used += [template.read_text(encoding="utf-8")] if template.is_file() else []
     special = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
     numbers = vocabulary | {token["content"]: token["id"] for token in added}
     most = max((number + 1 for token, number in numbers.items() if token not in special), default=0)
