@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cobalt: single-step GRPO on partial trajectories, on veRL, with rewards from the judge.
-#   scripts/train_grpo_multi_turn.sh --data_dir DIR --model MODEL --output_dir DIR [--profile pocket|cpu|paper] [--dry_run] [--wandb]
+#   scripts/train_grpo_multi_turn.sh --data_dir DIR --model MODEL --output_dir DIR [--profile pocket|cpu|gpu-1|paper] [--dry_run] [--wandb]
 #                                    [key=value ...]          --help lists every flag; key=value is a setting of veRL
 # Running the same command again continues from the last checkpoint. docs/training.md describes training in full.
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""Small tokenizers with chat templates of the same form as those of the paper's two models; no tests.
+"""Small tokenizers with chat templates of the same form as those of models that people train; no tests.
 
 Their words are this project's own. What counts is the form: which tokens begin a conversation and end a turn, who opens
 the thinking, and what becomes of the thinking of earlier turns.
@@ -30,6 +30,34 @@ R1_DISTILL_FORM = """
 {%- if add_generation_prompt %}{{ "<|answers|><think>\n" }}{% endif %}
 """
 
+CHATML_FORM = """
+{%- if messages[0].role != "system" %}{{ "<|im_start|>system\nAnswer well.<|im_end|>\n" }}{% endif %}
+{%- for message in messages %}
+    {{- "<|im_start|>" ~ message.role ~ "\n" ~ message.content ~ "<|im_end|>\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\n" }}{% endif %}
+"""
+
+LLAMA3_FORM = """
+{{- bos_token }}
+{%- for message in messages %}
+    {{- "<|head|>" ~ message.role ~ "<|body|>\n\n" ~ message.content | trim ~ "<|ends|>" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|head|>assistant<|body|>\n\n" }}{% endif %}
+"""
+
+GEMMA_FORM = """
+{{- bos_token }}
+{%- set first = messages[0].content ~ "\n\n" if messages[0].role == "system" else "" %}
+{%- set turns = messages[1:] if first else messages %}
+{%- for message in turns %}
+    {%- if (message.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("roles must alternate") }}{% endif %}
+    {%- set role = "model" if message.role == "assistant" else message.role %}
+    {{- "<|turn|>" ~ role ~ "\n" ~ (first if loop.first else "") ~ message.content | trim ~ "<|turn_ends|>\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|turn|>model\n" }}{% endif %}
+"""
+
 END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
 
 FORMS = {
@@ -38,9 +66,27 @@ FORMS = {
     # bos is written by the template, and added once more by a tokenizer that is asked for special tokens.
     "llama": (R1_DISTILL_FORM, {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|asks|>", "<|answers|>"]),
     # A base model with the template of its chat model: the token that ends a turn is neither eos nor a special token.
+    # Qwen2.5 and SmolLM2: with a system message of their own.
+    "chatml": (CHATML_FORM, {"eos_token": END_OF_TURN, "pad_token": END_OF_TEXT}, [END_OF_TEXT, "<|im_start|>"]),
+    "llama3": (LLAMA3_FORM, {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|head|>", "<|body|>"]),
+    # There are no system messages, and the token that ends a turn is not the tokenizer's eos.
+    "gemma": (GEMMA_FORM, {"bos_token": "<|begins|>", "eos_token": "<|eos|>"}, ["<|turn|>", "<|turn_ends|>"]),
     "base": (QWEN3_FORM, {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT}, ["<|im_start|>"]),
 }
 """By name: template, named special tokens, further special tokens."""
+
+KEEPING = ("chatml", "llama3", "gemma")
+"""Forms that show the thinking of earlier turns."""
+
+ARCHITECTURES = {
+    "llama": ("llama3", "llama", False),
+    "qwen2.5": ("chatml", "qwen2", True),
+    "qwen2.5 untied": ("chatml", "qwen2", False),
+    "qwen3": ("qwen3", "qwen3", True),
+    "smollm2": ("chatml", "llama", True),
+    "gemma's template": ("gemma", "llama", True),
+}
+"""By name: the form of the tokenizer, the type of the model, and whether its head is tied to its embeddings."""
 
 
 def make_tokenizer(form, *, special_tags=False):
@@ -71,34 +117,46 @@ def make_tokenizer(form, *, special_tags=False):
     )
 
 
-def save_policy(folder, form, *, generation=None, **options):
-    """A folder with a tokenizer of a form and the configuration of a model for it, without weights.
+def save_policy(folder, form, *, generation=None, kind=None, tied=False, **options):
+    """A folder with a tokenizer of a form and the configuration of a small model for it; its file of weights is empty.
 
     Args:
         folder: Where to; must be there.
         form: A key of `FORMS`.
         generation: Tokens at which the model's generation_config.json ends a response; None: no such file.
+        kind: The type of the model; None: Llama or Qwen3, by the form.
+        tied: Whether its head is tied to its embeddings.
         options: Of `make_tokenizer`.
     """
-    from transformers import GenerationConfig, LlamaConfig, Qwen3Config
+    from transformers import AutoConfig, GenerationConfig
 
     tokenizer = make_tokenizer(form, **options)
     tokenizer.save_pretrained(folder)
-    kind = LlamaConfig if form == "llama" else Qwen3Config
-    kind(
+    kind = kind or ("llama" if tokenizer.bos_token else "qwen3")
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2} | ({} if kind == "qwen2" else {"head_dim": 16})
+    AutoConfig.for_model(
+        kind,
+        architectures=[f"{kind.capitalize()}ForCausalLM"],
         vocab_size=len(tokenizer),
         max_position_embeddings=2**15,
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
+        tie_word_embeddings=tied,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **heads,
     ).save_pretrained(folder)
+    (folder / "model.safetensors").touch()
     if generation is not None:
         ids = tokenizer.convert_tokens_to_ids(list(generation))
         GenerationConfig(eos_token_id=ids).save_pretrained(folder)
     return str(folder)
+
+
+def save_architecture(folder, name):
+    """`save_policy` for a key of `ARCHITECTURES`."""
+    form, kind, tied = ARCHITECTURES[name]
+    generation = ["<|eos|>", "<|turn_ends|>"] if form == "gemma" else None
+    return save_policy(folder, form, generation=generation, kind=kind, tied=tied)

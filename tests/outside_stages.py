@@ -228,13 +228,14 @@ def put(results, folder):
 
 
 def put_training(folder, data):
-    """Make a folder with a training run, its rows and its model, and no weights.
+    """Make a folder with a training run, its rows and its model, whose file of weights is empty.
 
     The manifest of a run has absolute paths. CHECKOUT and FOLDER stand for those of the machine that wrote it.
     """
     shutil.copytree(data / "training", folder)
     shutil.copytree(data / "stages/rows_of_problems/whole/rows", folder / "rows")
     shutil.copytree(data / "inputs/policy", folder / "model", dirs_exist_ok=True)
+    (folder / "model/model.safetensors").touch()
     for path in folder.rglob("*.pt"):
         zipfile.ZipFile(path, "w").close()  # what is looked at is whether the archive is whole
     manifest = folder / "run/metrics.run.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
+from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, KEEPING, make_tokenizer, save_policy
 from support import refused_training, square_problem, write_lines
 
 from cobalt.engine import Completion
@@ -52,6 +52,7 @@ class Model:
     tokenizer: object
     kind: str
     opened: str
+    form: str
 
     def write(self, thinking, answer=None):
         """What the model generates: its thinking, cut off unless there is an answer."""
@@ -77,7 +78,7 @@ def model(request, tmp_path_factory):
     tokenizer = AutoTokenizer.from_pretrained(name)
     kind = AutoConfig.from_pretrained(name).model_type
     text = tokenizer.apply_chat_template(CHAT[:2], tokenize=False, add_generation_prompt=True)
-    return Model(name, tokenizer, kind, opened_thinking(text))
+    return Model(name, tokenizer, kind, opened_thinking(text), request.param)
 
 
 PROGRAM = "```python\nprint(int(input()) ** 2)\n```"
@@ -162,13 +163,13 @@ def offline_rows(model, folder, thinking, messages, *texts):
     return tokens.rows
 
 
-async def test_the_thinking_of_earlier_turns_is_in_no_prompt(model):
+async def test_the_thinking_of_earlier_turns_is_in_a_prompt_where_the_template_keeps_it(model):
     from cobalt.engine.vllm_engine import render
 
     tokens, _ = render(model.tokenizer, CHAT, "default")
     text = model.tokenizer.decode(tokens)
     assert "print(int(input()) ** 2)" in text
-    assert "draft" not in text
+    assert ("draft" in text) == (model.form in KEEPING)
 
 
 # --- templates that cannot be used
@@ -261,7 +262,7 @@ def test_a_template_without_system_messages_is_used_for_conversations_without_th
 @pytest.mark.parametrize("form", FORMS)
 def test_the_token_that_ends_a_turn_is_the_templates_whatever_the_tokenizers_own_is(form):
     tokenizer = make_tokenizer(form)
-    expected = {"qwen3": END_OF_TURN, "llama": "<|ends|>", "base": END_OF_TURN}[form]
+    expected = {"llama": "<|ends|>", "llama3": "<|ends|>", "gemma": "<|turn_ends|>"}.get(form, END_OF_TURN)
     assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer, {})) == expected
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}.{% endfor %}"
     assert end_of_turn(tokenizer, {}) == tokenizer.eos_token_id, "the template has no such token"

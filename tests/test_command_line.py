@@ -334,6 +334,7 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
     for model in models:
         model.mkdir(parents=True)
         (model / "config.json").write_text("{}" + " " * len(str(model)))
+        (model / "model.safetensors").touch()
     # In place of vLLM: what starts the engine imports it first.
     started = tmp_path / "started"
     (tmp_path / "vllm").mkdir()
@@ -470,6 +471,7 @@ def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path, pr
 def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
     finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags)
     assert finished.returncode == 2 and named in finished.stderr
     assert len(finished.stderr.splitlines()) == 1
@@ -479,6 +481,7 @@ def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
 def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the_users_file(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9) | {"instruction": "Mine."}])
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
     finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", "--prompts", "paper")
     assert finished.returncode == 2 and str(source) in finished.stderr and "--prompts" in finished.stderr
     assert len(finished.stderr.splitlines()) == 1
@@ -488,6 +491,7 @@ def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
     words = ["sample", "-i", str(problems), "-o", str(tmp_path / "o.jsonl"), "--model", str(tmp_path)]
     code = f"import sys; sys.modules['vllm'] = None; from cobalt.commands.main import main; main({words!r})"
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

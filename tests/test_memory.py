@@ -20,8 +20,10 @@ from cobalt.training.memory import Run, check_memory
 from cobalt.training.policy import shape_of
 
 GIB = 2**30
+QWEN2 = {"0.5B": (896, 24, 14, 4864), "1.5B": (1536, 28, 12, 8960)}
 SIZES = {  # hidden, layers, heads, inner, vocabulary, tied embeddings
     "8B": (4096, 36, 32, 12288, 151936, False),
+    "4B": (2560, 36, 32, 9728, 151936, True),
     "0.6B": (1024, 28, 16, 3072, 151936, True),
     "small": (384, 8, 6, 1024, 8192, True),
 }
@@ -29,10 +31,15 @@ SIZES = {  # hidden, layers, heads, inner, vocabulary, tied embeddings
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders with the configurations of Qwen3-8B and Qwen3-0.6B, by their published sizes, and of a small model."""
-    from transformers import Qwen3Config
+    """Folders with the configurations of Qwen2.5 and Qwen3, by their published sizes, and of a small model."""
+    from transformers import Qwen2Config, Qwen3Config
 
     folder = tmp_path_factory.mktemp("models")
+    for name, (hidden, layers, heads, inner) in QWEN2.items():
+        Qwen2Config(
+            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=2,
+            intermediate_size=inner, vocab_size=151936, tie_word_embeddings=True,
+        ).save_pretrained(folder / name)  # fmt: skip
     for name, (hidden, layers, heads, inner, vocabulary, tied) in SIZES.items():
         Qwen3Config(
             architectures=["Qwen3ForCausalLM"], hidden_size=hidden, num_hidden_layers=layers, vocab_size=vocabulary,
@@ -152,6 +159,56 @@ def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tm
     )
     with pytest.raises(UserError, match="--keep"):
         check_memory(config, tmp_path / "not" / "there", 100)
+
+
+PLANS = {
+    (model, int(size)): cell
+    for model, *cells in re.findall(
+        r"^\| ([\d.]+B) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", (ROOT / "docs" / "training.md").read_text(), re.MULTILINE
+    )
+    for size, cell in zip(("24", "40", "80"), cells, strict=True)
+}
+
+
+@pytest.mark.parametrize("make", [online, offline_config])
+@pytest.mark.parametrize(("model", "size"), PLANS or [("none", 0)])
+def test_on_one_gpu_the_plan_is_the_documented_one_and_fits(models, make, model, size):
+    config = make(models / model, f"cobalt.gpu_memory_gib={size}", scale="gpu-1")
+    needs = by_name(config, gpu=size * GIB)
+    assert all(need.total <= need.limit for need in needs.values())
+    if make is online:
+        plan = config.cobalt.plan
+        kind = ("adapters" if plan.rank else "all weights") + " in host memory" * plan.host
+        assert PLANS[model, size] == f"{kind}, {plan.tokens:,} tokens"
+        assert (config.actor_rollout_ref.actor.optim.lr, plan.rank) in ((1e-6, 0), (1e-5, 32))
+
+
+def test_a_plan_gives_way_to_what_is_set_to_longer_samples_and_to_less_memory_of_the_host(models, monkeypatch):
+    chosen = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    made = online(models / "8B", f"{chosen}=9000", "cobalt.gpu_memory_gib=80", scale="gpu-1")
+    assert made.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 9000
+    long = online(models / "0.5B", "data.max_prompt_length=60000", "cobalt.gpu_memory_gib=24", scale="gpu-1")
+    assert long.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 62048
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [80 * GIB])
+    monkeypatch.setattr(machine, "_host_memory", lambda: 96 * GIB)
+    here = online(models / "8B", scale="gpu-1")
+    assert here.actor_rollout_ref.model.lora_rank == 32
+
+
+def test_on_a_cpu_micro_batches_become_smaller_with_the_memory(models, monkeypatch):
+    for size, samples in ((64, 2), (12, 1)):
+        monkeypatch.setattr(machine, "_host_memory", lambda size=size: size * GIB)
+        actor = online(models / "0.5B", scale="cpu").actor_rollout_ref.actor
+        assert actor.ppo_micro_batch_size_per_gpu == samples
+
+
+def test_the_message_names_overrides_with_which_the_run_fits(models, tmp_path):
+    settings = ["cobalt.gpu_memory_gib=24", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=131072"]
+    with pytest.raises(UserError) as refused:
+        check_memory(online(models / "0.5B", *settings, scale="gpu-1"), tmp_path, 100)
+    named = re.findall(r"actor_rollout_ref[\w.]+=\d+", str(refused.value))
+    check_memory(online(models / "0.5B", *settings[:1], *named, scale="gpu-1"), tmp_path, 100)
+    assert named
 
 
 @pytest.mark.parametrize(

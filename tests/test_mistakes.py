@@ -54,6 +54,7 @@ def folder(tmp_path):
     for name, template in (("base-model", {}), ("chat-model", {"chat_template": "{{ messages }}"})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").touch()
         (tmp_path / name / "tokenizer_config.json").write_text(json.dumps(template))
     write_lines(tmp_path / "problems.jsonl", [square_problem(1), square_problem(2)])
     write_lines(tmp_path / "recorded.jsonl", [{"id": "another", "responses": ["a"]}])

@@ -63,7 +63,7 @@ def of_verl():
 
 def test_each_setting_is_verls_default_or_written_down(of_verl):
     found = {}
-    for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket", "cpu")):
+    for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket", "cpu", "gpu-1")):
         settings = resolved(compose(run_of(data=data, scale=scale)))
         found[f"{data} at {scale} scale"] = {
             key: value
@@ -89,6 +89,39 @@ def test_the_models_size_chooses_between_the_scales_for_a_cpu(tmp_path, hidden, 
     made = compose(settings).actor_rollout_ref
     assert made.rollout.checkpoint_engine.update_weights_bucket_megabytes == pytest.approx(bucket, abs=2)
     assert (made.actor.optim.lr, made.actor.kl_loss_coef) == ((4e-4, 0.1) if scale == "pocket" else (1e-6, 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cluster", "millions", "online", "offline"),
+    [
+        ([], False, 500, "paper", "gpu-1"),
+        ([24], False, 500, "gpu-1", "gpu-1"),
+        ([80], False, 8000, "gpu-1", "gpu-1"),
+        ([80] * 4, False, 8000, "paper", "gpu-1"),
+        ([80] * 4, False, 500, "gpu-1", "gpu-1"),
+        ([24] * 4, False, 8000, "gpu-1", "gpu-1"),
+        ([80], True, 500, "paper", "gpu-1"),
+    ],
+)
+def test_the_models_size_and_the_gpus_choose_between_the_scales_for_gpus(
+    tmp_path, monkeypatch, gpus, cluster, millions, online, offline
+):
+    from transformers import LlamaConfig
+
+    from cobalt.training import machine
+    from cobalt.training.offline import Arguments
+
+    monkeypatch.setattr(configuration, "package_version", lambda package: "")
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [size * 2**30 for size in gpus])
+    if cluster:
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    else:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    LlamaConfig(
+        vocab_size=1000, hidden_size=1024, num_hidden_layers=2, intermediate_size=millions * 161
+    ).save_pretrained(tmp_path)
+    assert TrainingSettings(Path("data"), str(tmp_path), Path("out")).choices["scale"] == online
+    assert Arguments(Path("data"), str(tmp_path), Path("out")).chosen_scale[0] == offline
 
 
 def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():

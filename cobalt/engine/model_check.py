@@ -6,6 +6,7 @@ vLLM itself would find a wrong name after half a minute. Neither Ray nor transfo
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from cobalt.stage.errors import InfrastructureError, UserError
 
@@ -13,6 +14,8 @@ NO_TEMPLATE = (
     "{model} has no chat template, so conversations cannot be sent to it: give an instruction-tuned model, or a copy"
     " of the model's folder with a chat_template.jinja in it"
 )
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 _HUB_SECONDS = 10.0
 
@@ -40,17 +43,61 @@ def check_model(model: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Check that a folder holds a model and a chat template.
+    """Check that a folder holds a model in the format of Hugging Face and a chat template that fit together.
 
     Raises:
         UserError: it does not.
     """
     if not path.exists():
         raise UserError(f"there is no folder {path}: give a model's folder, or a hub name")
+    others = sorted(file.name for file in path.glob("*.gguf")) if path.is_dir() else []
+    instead = f", and {others[0]} cannot be trained or served here: convert it by transformers" if others else ""
     if not (path / "config.json").is_file():
-        raise UserError(f"{path} is not a model folder, because it has no config.json: give one, or a hub name")
+        raise UserError(
+            f"{path} is not a model folder, because it has no config.json{instead or ': give one, or a hub name'}"
+        )
     if lacks_chat_template(path):
         raise UserError(NO_TEMPLATE.format(model=path))
+    if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
+        raise UserError(f"{path} has no weights, which are files {' or '.join(_WEIGHTS)}{instead}")
+    check_vocabulary(path)
+
+
+def check_vocabulary(folder: Path) -> None:
+    """Refuse a model with fewer embeddings than tokens (UserError).
+
+    Special tokens that neither end a turn nor stand in the chat template count for nothing: Gemma 3 has one for images.
+    """
+    settings, tokenizer = _json(folder / "tokenizer_config.json") or {}, _json(folder / "tokenizer.json") or {}
+    vocabulary, added = (tokenizer.get("model") or {}).get("vocab") or {}, tokenizer.get("added_tokens") or ()
+    if isinstance(vocabulary, list):
+        vocabulary = {token: number for number, (token, *_) in enumerate(vocabulary)}
+    template = folder / "chat_template.jinja"
+    used = [settings.get(name) for name in ("chat_template", "eos_token")]
+    used += [template.read_text(encoding="utf-8")] if template.is_file() else []
+    special = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
+    numbers = vocabulary | {token["content"]: token["id"] for token in added}
+    most = max((number + 1 for token, number in numbers.items() if token not in special), default=0)
+    embeddings = text_config(folder).get("vocab_size")
+    if isinstance(embeddings, int) and embeddings < most:
+        raise UserError(
+            f"the tokenizer of {folder} has {most} tokens, and the model embeddings for only {embeddings}: take the"
+            " tokenizer that the model was trained with"
+        )
+
+
+def text_config(folder: Path) -> dict[str, Any]:
+    """The sizes of a model's text part by its config.json; {} if that cannot be read, which those say who load it."""
+    config = _json(folder / "config.json") or {}
+    return config.get("text_config") or config
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def lacks_chat_template(folder: Path) -> bool:
@@ -62,11 +109,8 @@ def lacks_chat_template(folder: Path) -> bool:
         (folder / name).exists() for name in ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
     ):
         return False
-    try:
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(settings, dict) and not settings.get("chat_template")
+    settings = _json(folder / "tokenizer_config.json")
+    return settings is not None and not settings.get("chat_template")
 
 
 def cached_config(model: str) -> Path | None:

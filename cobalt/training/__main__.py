@@ -11,6 +11,7 @@ def main(settings: TrainingSettings) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
     from cobalt.training.launch import dry_run, launch
+    from cobalt.training.memory import sizes_of
     from cobalt.training.templates import choose_thinking
 
     config = compose(settings)
@@ -21,9 +22,8 @@ def main(settings: TrainingSettings) -> int:
     trainer, policy = config.trainer, config.actor_rollout_ref
     why = "" if settings.scale else f" ({default_scale(settings.model)[1]})"
     size = (
-        f"scale {settings.choices['scale']}{why}: learning rate {policy.actor.optim.lr},"
-        f" {config.data.train_batch_size} prompts x {policy.rollout.n} samples a step, on"
-        f" {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}"
+        f"scale {settings.choices['scale']}{why}: {config.data.train_batch_size} prompts x {policy.rollout.n} samples"
+        f" a step, on {trainer.nnodes * trainer.n_gpus_per_node} x {trainer.device}, {sizes_of(config)}"
     )
     notes += [size, attention, choose_thinking(config)]
     if settings.dry_run or settings.print_config:

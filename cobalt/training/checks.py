@@ -11,13 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary
 from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError, naming
-from cobalt.training.configuration import AboveZero, Count, Frequency, planned_steps, trains_on_cpu, type_errors
+from cobalt.training.configuration import (
+    AboveZero,
+    Count,
+    Frequency,
+    is_small,
+    planned_steps,
+    trains_on_cpu,
+    type_errors,
+)
 from cobalt.training.episodes import episode_settings
-from cobalt.training.policy import architecture
+from cobalt.training.policy import architecture, attention_error
 from cobalt.training.templates import REQUIRE_THINKING, prompt_counter, template_errors
 
 _FIELDS = {"data_source": "data_source", "prompt": "content", "reward_model": "ground_truth"}
@@ -189,9 +198,18 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
     """Check the policy's chat template, length and vocabulary; what counts its prompts, None if it is not here."""
     path, data = config.actor_rollout_ref.model.path, config.data
     try:
+        if config.actor_rollout_ref.model.tokenizer_path in (None, path):
+            if Path(path).is_dir():
+                check_folder(Path(path))
+            elif cached := cached_config(path):
+                check_vocabulary(cached.parent)
+    except UserError as error:
+        errors.append(str(error))
+        return None
+    try:
         counter = prompt_counter(config)
         settings = architecture(path).get_text_config()
-    except NoChatTemplate as error:  # of a folder, and of a model of the Hub that is on this machine
+    except NoChatTemplate as error:  # of a model of the Hub that is on this machine
         errors.append(str(error))
         return None
     except UserError as error:
@@ -202,17 +220,19 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
         return None
     errors += template_errors(config, counter)
     asked = data.max_prompt_length + data.max_response_length
+    if trains_on_cpu(config) and (error := attention_error(path, asked)):
+        errors.append(error)
     limits = (getattr(settings, "max_position_embeddings", None), config.actor_rollout_ref.rollout.max_model_len)
     length = min(limit or 2**62 for limit in limits)  # some architectures have none
     if asked > length:
-        lengths = f"data.max_prompt_length + data.max_response_length = {asked}"
-        errors.append(f"{lengths} is more than the model's {length} tokens")
-    vocabulary = len(counter.tokenizer)
-    if settings.vocab_size != vocabulary:
+        lengths = (
+            f"data.max_prompt_length {data.max_prompt_length} + data.max_response_length {data.max_response_length}"
+        )
+        errors.append(f"{lengths} = {asked} is more than the model's {length} tokens: set smaller ones")
+    vocabulary, embeddings = len(counter.tokenizer), settings.vocab_size
+    if embeddings > vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
-        wrong = settings.vocab_size < vocabulary or trains_on_cpu(config)
-        (errors if wrong else notes).append(
-            f"{path} has {settings.vocab_size} embeddings for {vocabulary} tokens, and its policy gives probability to"
-            " all of them"
+        (errors if is_small(path) else notes).append(
+            f"{path} has {embeddings} embeddings for {vocabulary} tokens, and its policy can choose all of them"
         )
     return counter

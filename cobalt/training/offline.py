@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from cobalt.engine.model_check import check_folder
 from cobalt.episode.chat_template import TemplateThinking
 from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
@@ -24,8 +25,9 @@ from cobalt.training import configuration, run_folder
 from cobalt.training.configuration import AboveZero, Count, CountOrZero, Frequency, RunSettings, trains_on_cpu
 from cobalt.training.installed import choose_attention
 from cobalt.training.launch import run_trainer
+from cobalt.training.memory import choose_plan, sizes_of
 from cobalt.training.offline_tokens import TokenGroup, load_groups
-from cobalt.training.policy import policy_path
+from cobalt.training.policy import attention_error, context_of, policy_path
 
 _COUNTS = ["data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu"]
 _COUNTS += ["trainer.total_epochs", "trainer.n_gpus_per_node"]
@@ -48,8 +50,18 @@ class Arguments(RunSettings):
     """Folder with train.jsonl and, to validate, validation.jsonl (preproc/preproc_codenet.py, preproc_judged.py)."""
     estimator: str = "rloo"
     """Advantages. sft: accepted responses alone. rloo, grpo, exponential: a policy gradient on groups."""
-    scale: Annotated[str, tyro.conf.arg(aliases=["--profile"])] = "pocket"
-    """pocket: a model of a few million parameters on a CPU. paper-0.5b, paper-7b: the paper's, on one GPU."""
+    scale: Annotated[str | None, tyro.conf.arg(aliases=["--profile"])] = None
+    """pocket: a model of a few million parameters on a CPU. cpu: any of up to about half a billion, on a CPU. gpu-1: a
+    model of half a billion to eight billion parameters, on one GPU. paper-0.5b, paper-7b: the paper's, on one GPU. By
+    default the model's size and the machine decide between the first three."""
+
+    @property
+    def chosen_scale(self) -> tuple[str, str]:
+        """The scale, and why it was chosen ("": by the flag)."""
+        if self.scale:
+            return self.scale, ""
+        scale, why = default_scale(self.model)
+        return "gpu-1" if scale == "paper" else scale, f" ({why})"
 
 
 def compose(arguments: Arguments) -> Any:
@@ -62,12 +74,13 @@ def compose(arguments: Arguments) -> Any:
     }
     if validation.exists():
         paths["data.val_files"] = validation
-    choices = [f"offline_scale@_global_={arguments.scale}", f"offline.estimator={arguments.estimator}"]
+    choices = [f"offline_scale@_global_={arguments.chosen_scale[0]}", f"offline.estimator={arguments.estimator}"]
     choices += ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
     choices += [] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]
     config = configuration.compose_file("offline", choices, paths, arguments.overrides)
     if errors := list(_errors(config, arguments.overrides)):
         raise UserError("; ".join(errors))
+    choose_plan(config, arguments.output_dir)
     return config
 
 
@@ -94,7 +107,14 @@ def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
 
 def check_data(config: Any) -> tuple[int, list[str]]:
     """The number of training steps, and sentences for a user; UserError where the policy and the groups do not fit."""
-    tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path)
+    path, longest = config.model.path, config.data.max_length
+    if Path(path).is_dir() and not config.model.tokenizer_path:
+        check_folder(Path(path))
+    if (positions := context_of(path)) and longest > positions:
+        raise UserError(f"data.max_length {longest} is more than the {positions} tokens of {path}: set a smaller one")
+    if trains_on_cpu(config) and (error := attention_error(path, longest)):
+        raise UserError(error)
+    tokenizer = load_tokenizer(config.model.tokenizer_path or path)
     batch, file = config.data.train_batch_size, config.data.train_files
     groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))
     empty = sum(not any(row.advantage for row in group.rows) for group in groups)
@@ -140,12 +160,13 @@ def main(arguments: Arguments) -> int:
     config = compose(arguments)
     attention = choose_attention(config, on_cpu=trains_on_cpu(config))
     steps, notes = check_data(config)
+    size = f"scale {''.join(arguments.chosen_scale)}: {sizes_of(config)}"
     whole: Any = OmegaConf.to_container(config, resolve=True)
     deciding = {name: whole[name] for name in ("offline", "data", "model", "engine", "optim")}
     # Of length, frequencies and paths a continuation may have others.
     del deciding["data"]["train_files"], deciding["data"]["val_files"], deciding["model"]["path"]
-    deciding |= {"stage": "offline", "scale": arguments.scale, "model_name": arguments.model}
-    return run_trainer(arguments, config, (steps, [*notes, attention]), deciding, partial(_torchrun, config))
+    deciding |= {"stage": "offline", "scale": arguments.chosen_scale[0], "model_name": arguments.model}
+    return run_trainer(arguments, config, (steps, [*notes, size, attention]), deciding, partial(_torchrun, config))
 
 
 if __name__ == "__main__":

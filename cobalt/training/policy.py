@@ -24,6 +24,31 @@ def architecture(path: str) -> Any:
         raise UserError(f"{path} has no usable config.json: {reason}") from None
 
 
+def context_of(path: str) -> int | None:
+    """The most tokens of a prompt with its response; None: not limited. See `architecture`."""
+    positions: int | None = getattr(architecture(path).get_text_config(), "max_position_embeddings", None)
+    return positions
+
+
+def attention_error(path: str, longest: int) -> str:
+    """Why the attention with which policies are trained on a CPU is not a model's; "" if it is.
+
+    Args:
+        path: See `architecture`.
+        longest: Tokens of the longest prompt with its response.
+    """
+    model = architecture(path).get_text_config()
+    window, kinds = getattr(model, "sliding_window", None), getattr(model, "layer_types", None)
+    if window and window < longest and (kinds is None or "sliding_attention" in kinds):
+        return (
+            f"{path} attends to the last {window} tokens alone, unlike training on a CPU, and samples have up to"
+            f" {longest}: set smaller lengths"
+        )
+    if getattr(model, "attn_logit_softcapping", None):
+        return f"{path} has attn_logit_softcapping, which training on a CPU does not have: take another model"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of a model as counts of numbers."""
@@ -35,6 +60,7 @@ class Shape:
     layers: int
     hidden: int  # of a token between two layers
     inside: int  # of a token within a layer, for the backward pass
+    cache: int  # of a token while the engine generates: keys and values of all layers
     vocabulary: int
 
 
@@ -64,5 +90,6 @@ def shape_of(path: str) -> Shape:
         layers=layers,
         hidden=hidden,
         inside=8 * hidden + 4 * inner + 3 * (query + key),
+        cache=2 * layers * key,
         vocabulary=vocabulary,
     )

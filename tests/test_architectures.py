@@ -1,0 +1,177 @@
+"""Models that people have, as tiny ones of each kind, and folders that hold no usable one.
+
+`tests/long/test_architectures.py` takes the same models through vLLM, the judge, a training step and the export.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from chat_tokenizers import ARCHITECTURES, save_architecture, save_policy
+from support import ROOT, refused_training, square_problem, write_lines
+
+pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+from cobalt.engine.model_check import check_model
+from cobalt.stage.errors import UserError
+from cobalt.training.configuration import TrainingSettings, compose
+from cobalt.training.policy import shape_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_sizes_bucket_and_checks_are_right_for_each_architecture(tmp_path, name):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = save_architecture(tmp_path, name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    sizes = [parameter.numel() for parameter in model.parameters()]  # tied ones once
+    assert shape_of(folder).parameters == pytest.approx(sum(sizes), rel=0.01)
+    config = compose(TrainingSettings(tmp_path, folder, tmp_path / "out", scale="cpu"))
+    bucket = config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes
+    assert bucket * 2**20 > 4 * max(sizes)
+    assert [error for error in refused_training(config) if "there is no such file" not in error] == []
+
+
+@pytest.mark.parametrize("scale", ["pocket", "cpu"])
+@pytest.mark.parametrize("prompt", [1024, 12000])
+def test_without_chunks_the_engine_reads_the_longest_prompt_in_one_batch(tmp_path, scale, prompt):
+    settings = [f"data.max_prompt_length={prompt}"]
+    folder = save_architecture(tmp_path, "llama")
+    rollout = compose(TrainingSettings(tmp_path, folder, tmp_path, settings, scale=scale)).actor_rollout_ref.rollout
+    assert prompt < rollout.max_model_len <= rollout.max_num_batched_tokens
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "scale", "named"),
+    [
+        ("mistral", {"sliding_window": 512}, "cpu", "512"),
+        ("mistral", {"sliding_window": 4096}, "cpu", ""),
+        ("mistral", {"sliding_window": None}, "cpu", ""),
+        ("mistral", {"sliding_window": 512}, "gpu-1", ""),
+        ("gemma2", {"sliding_window": 4096, "attn_logit_softcapping": 50.0}, "cpu", "attn_logit_softcapping"),
+        ("qwen2", {"sliding_window": 512, "use_sliding_window": False}, "cpu", ""),
+    ],
+)
+def test_an_attention_that_training_on_a_cpu_does_not_have_is_refused(tmp_path, kind, values, scale, named):
+    folder = save_policy(tmp_path, "chatml", kind=kind)
+    changed(tmp_path / "config.json", **values)
+    errors = refused_training(compose(TrainingSettings(tmp_path, folder, tmp_path / "out", scale=scale)))
+    others = [error for error in errors if "there is no such file" not in error]
+    assert len(others) == bool(named) and all(named in error for error in others)
+
+
+@pytest.mark.parametrize(("content", "refused"), [("<|image|>", False), ("<|im_end|>", True), ("word", True)])
+def test_a_special_token_without_an_embedding_is_refused_where_conversations_have_it(tmp_path, content, refused):
+    folder = save_architecture(tmp_path, "smollm2")
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    most = max(token["id"] for token in tokenizer["added_tokens"])
+    tokens = [token for token in tokenizer["added_tokens"] if token["content"] != content]
+    tokens.append({**tokens[0], "content": content, "id": most + 1, "special": content != "word"})
+    changed(tmp_path / "tokenizer.json", added_tokens=tokens)
+    if refused:
+        with pytest.raises(UserError, match="embeddings"):
+            check_model(folder)
+    else:
+        check_model(folder)
+
+
+# --- folders that hold no usable model
+
+
+def changed(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def without(folder, *names):
+    for name in names:
+        (folder / name).unlink()
+
+
+def gguf_alone(folder):
+    without(folder, "config.json", "model.safetensors")
+    (folder / "model.gguf").touch()
+
+
+BAD = {
+    "chat template": lambda folder: without(folder, "chat_template.jinja"),
+    "embeddings": lambda folder: changed(folder / "config.json", vocab_size=100),
+    "1024 tokens": lambda folder: changed(folder / "config.json", max_position_embeddings=1024),
+    "config.json": lambda folder: without(folder, "config.json"),
+    "model.gguf": gguf_alone,
+    "safetensors": lambda folder: without(folder, "model.safetensors"),
+}
+"""What the sentence must name, and what makes the folder so."""
+
+COMMANDS = {
+    "train": "train --data_dir {data} --model {model} -o {data}/out",
+    "train offline_rl": "train offline_rl --data_dir {data} --model {model} -o {data}/out",
+    "sample": "sample -i {data}/problems.jsonl -o {data}/out --model {model} --engine max_model_len=2048",
+    "try": "try {data}/problems.jsonl -o {data}/try --model {model} --engine max_model_len=2048",
+}
+
+ALL = """
+import contextlib, io, json, sys
+from cobalt.commands.main import main
+said = {}
+for name, words in json.load(sys.stdin).items():
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        try:
+            main(words)
+        except SystemExit as end:
+            said[name] = [end.code, stderr.getvalue()]
+print(json.dumps([said, "vllm" in sys.modules]))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Exit code and error of each command with each folder, all in one process; and whether vLLM was imported."""
+    import pyarrow
+    from pyarrow import parquet
+
+    data = tmp_path_factory.mktemp("data")
+    write_lines(data / "problems.jsonl", [square_problem(1)])
+    row = {
+        "data_source": "d", "prompt": [{"role": "user", "content": "u"}], "extra_info": {"prev_best_pass_rate": 0.0},
+        "reward_model": {"ground_truth": square_problem(0)["test_cases"]},
+    }  # fmt: skip
+    messages = [{"role": "user", "content": "u"}]
+    response = {"text": "a", "status": "accepted", "reward": 1.0, "origin": "o", "context": []}
+    group = {"id": "a", "problem_id": "a", "source": "s", "contrast": "any", "messages": messages}
+    write_lines(data / "train.jsonl", [group | {"responses": [response]}])
+    for split in ("train", "validation"):
+        parquet.write_table(pyarrow.Table.from_pylist([row] * 16), data / f"{split}.parquet")
+    words = {}
+    for number, (name, spoil) in enumerate(BAD.items()):
+        model = data / f"policy{number}"
+        model.mkdir()
+        save_architecture(model, "smollm2")
+        spoil(model)
+        for command, line in COMMANDS.items():
+            words[f"{command}: {name}"] = line.format(data=data, model=model).split()
+    finished = subprocess.run(
+        [sys.executable, "-c", ALL], input=json.dumps(words), cwd=ROOT, capture_output=True, text=True, timeout=200,
+        env=os.environ | {"XDG_RUNTIME_DIR": str(data)}, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert not (data / "out").exists()
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("named", BAD)
+def test_a_folder_without_a_usable_model_ends_each_command_with_one_sentence_before_anything_starts(
+    answers, command, named
+):
+    said, started = answers
+    code, error = said[f"{command}: {named}"]
+    lines = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert (code, len(lines), started) == (2, 1, False), error
+    assert named in lines[0] and "Traceback" not in error
