@@ -144,11 +144,6 @@ class OfflineFolders:
         return FAST if self.own.fast else FULL
 
     @property
-    def start(self) -> Path:
-        """The policy that every row starts from: the seed model."""
-        return self.reproduced.model(BASE)
-
-    @property
     def trajectories(self) -> Path:
         """The trajectories that Cobalt is trained on."""
         return pocket.evaluation_file(self.reproduced.collection("ft_cobalt"))

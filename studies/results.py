@@ -70,7 +70,8 @@ def cost(at: SeedFolders, method: Method) -> Cost:
         UserError: a step of the study has not run.
     """
     scale = FAST if at.fast else FULL
-    steps, prompts, examples, seconds, tokens, tests, memory = 0, 0, 0, 0.0, 0.0, 0.0, 0.0
+    steps = prompts = examples = 0
+    seconds = tokens = tests = memory = 0.0
     for slug, share in method.trained:
         length = exported_step(at.model(method)) if share is None else int(share * scale.steps)
         run = at.training(slug)
@@ -242,7 +243,7 @@ class _Results:
             curves = {method.name: _curve(self.runs[method]) for method in rows if method not in variants}
             drawn[f"equal_{view}"] = [
                 partial(_draw_first_and_last, {method.name: self.runs[method] for method in rows}),
-                partial(_draw_curves, curves, names),
+                partial(plot_turns, curves, styles=names),
             ]
         return drawn
 
@@ -255,23 +256,17 @@ def _ceilings(world: Path) -> Any:
         raise UserError(f"{path} cannot be read: run this from the checkout, where the study was run") from None
 
 
-def _draw_curves(curves: Mapping[str, Sequence[TurnMetrics]], names: Sequence[str], path: Path) -> None:
-    plot_turns(curves, path, styles=names)
-
-
 def _draw_first_and_last(runs: Mapping[str, SeedRuns], path: Path) -> None:
     last = max(len(run.metrics) for run in next(iter(runs.values())).values()) - 1
-    turns = (0, last)
-    shares = {
-        name: [[run.metrics[turn].pass_at_1 for run in of.values()] for turn in turns] for name, of in runs.items()
-    }
-    found = {name: [pooled(of, turn) for turn in turns] for name, of in runs.items()}
-    plot_first_and_last(
-        {name: (first, final) for name, (first, final) in shares.items()},
-        {name: ((a.lower, a.upper), (b.lower, b.upper)) for name, (a, b) in found.items()},
-        path,
-        last=last,
-    )
+    shares, intervals = {}, {}
+    for name, of in runs.items():
+        first, final = pooled(of, 0), pooled(of, last)
+        intervals[name] = (first.lower, first.upper), (final.lower, final.upper)
+        shares[name] = (
+            [run.metrics[0].pass_at_1 for run in of.values()],
+            [run.metrics[last].pass_at_1 for run in of.values()],
+        )
+    plot_first_and_last(shares, intervals, path, last=last)
 
 
 def _curve(runs: SeedRuns) -> list[TurnMetrics]:

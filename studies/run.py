@@ -101,7 +101,8 @@ class _Runner:
             code = _run(step.command, self._study.root, environment, file)
         seconds = time.monotonic() - clock
         if code:
-            return self._fail(step, code if code > 0 else 128 - code, _last_lines(_said(log, begin)))
+            last = _said(log, begin).rstrip().splitlines()[-_SHOWN_LINES:]
+            return self._fail(step, code if code > 0 else 128 - code, "\n".join(last))
         files = digests(self._study, step.files)
         missing = [path for path, digest in files.items() if digest is None]
         if missing:
@@ -178,7 +179,3 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str], l
 def _said(log: Path, begin: int) -> str:
     """The part of a step's log from an offset on."""
     return log.read_bytes()[begin:].decode("utf-8", errors="replace")
-
-
-def _last_lines(text: str) -> str:
-    return "\n".join(text.rstrip().splitlines()[-_SHOWN_LINES:])

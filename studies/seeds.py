@@ -9,8 +9,9 @@ difference (its world, seed model, training and sampling), an interval over the 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 
 from cobalt.episode.record import read_trajectories
@@ -63,13 +64,7 @@ class Moves:
     kept: int = 0
 
     def __add__(self, other: "Moves") -> "Moves":
-        return Moves(
-            self.wrong + other.wrong,
-            self.repaired + other.repaired,
-            self.repeated + other.repeated,
-            self.right + other.right,
-            self.kept + other.kept,
-        )
+        return Moves(*map(add, astuple(self), astuple(other)))
 
     @property
     def repair_rate(self) -> float | None:

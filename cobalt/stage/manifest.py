@@ -124,7 +124,7 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
 
 
 def _circumstances(more: Mapping[str, Any]) -> dict[str, Any]:
-    installed = {name: version for name in _PACKAGES if (version := _version(name))}
+    installed = {name: version for name in _PACKAGES if (version := installed_version(name))}
     return dict(more) | {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -243,7 +243,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
