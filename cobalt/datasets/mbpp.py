@@ -24,7 +24,7 @@ from cobalt.datasets.sources import (
 )
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import REPEATED, Tally, with_first
 
@@ -141,11 +141,9 @@ def _examples(rows: Mapping[int, Row]) -> list[dict[str, Any]]:
         if task not in rows:
             raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {task}")
         place, row = rows[task]
-        try:
+        with naming(place):
             code = text_of(row, "code").strip()
             examples.append({"text": text_of(row, "text"), "tests": texts_of(row, "test_list"), "code": code})
-        except UserError as error:
-            raise UserError(f"{place}: {error}") from None
     return examples
 
 

@@ -39,7 +39,7 @@ from cobalt.episode.record import decode_passing
 from cobalt.judge import Judge, open_judge
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import ProblemId, TestSuite, suite_of
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, finished, quoted, stage, whole
@@ -214,12 +214,9 @@ def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
     """How many samples of a single-turn result passed each test; UserError if a record is not a single-turn record."""
     attempts: dict[ProblemId, Attempts] = {}
     for record in iterate_records(path):
-        try:
-            suite = suite_of(record, "test_cases")
-            suite = TestSuite((), ()) if suite is None else suite
+        with naming(f"{path}: record {record['id']!r}"):
+            suite = suite_of(record, "test_cases") or TestSuite((), ())
             passing = decode_passing(record, len(suite))
-        except UserError as error:
-            raise UserError(f"{path}: record {record['id']!r}: {error}") from None
         attempts[record["id"]] = hash(suite), tuple(map(sum, zip(*passing, strict=True)))
     return attempts
 
