@@ -18,11 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def dry_run(study: Study, show: Callable[[str], object]) -> None:
-    """Show the command of each step, and check what the training steps would train.
-
-    Args:
-        study: The study.
-        show: Called with each command, a line.
+    """Show the command of each step, a line each, and check what the training steps would train.
 
     Raises:
         UserError: a configuration is wrong; the message names the step and everything that was found.

@@ -194,14 +194,9 @@ def page(
     *,
     memory: float | None = None,
 ) -> str:
-    """The report as markdown.
+    """The report as markdown, from the steps, the training runs and the arguments of a study, and its `environment`.
 
-    Args:
-        phases: The steps of the study.
-        runs: Its training runs.
-        arguments: Of the study.
-        about: See `environment`.
-        memory: The most memory of the GPU that all processes together had in use, in GiB; None: it was not sampled.
+    `memory` is the most that all processes together had of the GPU's in use, in GiB; None: it was not sampled.
     """
     model = arguments.get("model") or "the pocket world's seed model"
     parts = [

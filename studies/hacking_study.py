@@ -17,12 +17,9 @@ from studies.quickstart import SPECIAL_COBALT, Quickstart
 
 
 def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) -> tuple[Step, ...]:
-    """The steps that follow the quickstart.
+    """The steps that follow the quickstart, whose models and trajectories they use; `folder` is that of the results.
 
-    Args:
-        quickstart: The quickstart whose models and trajectories are used.
-        folder: Folder of the results.
-        classifier: The LLM that sorts hacking events into categories, as LiteLLM names it; None: they are not sorted.
+    The `classifier` sorts hacking events into categories, an LLM as LiteLLM names it; None: they are not sorted.
     """
     at, seed, steps = quickstart.folder, quickstart.seed, quickstart.scale.training_steps
     ptb_training, ptb_true_feedback = folder / "ptb_training", folder / "ft_cobalt_ptb_benign"

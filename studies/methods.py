@@ -143,13 +143,7 @@ def check_rounds(rounds: Sequence[int], scale: Scale) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SeedFolders:
-    """Where everything of one seed lies.
-
-    Attributes:
-        folder: Of the study.
-        seed: The seed.
-        fast: Whether the scale is `FAST`.
-    """
+    """Where everything of one seed lies, in the folder of a study; `fast`: its scale is `FAST`."""
 
     folder: Path
     seed: int

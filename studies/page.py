@@ -19,11 +19,7 @@ def marks(module: str) -> tuple[str, str]:
 
 
 def kept(output: Path, module: str) -> tuple[str, str]:
-    """The text before and after the tables of a page, its marks included.
-
-    Args:
-        output: The markdown file; if it is not there, a heading is the text before.
-        module: Whose tables.
+    """The text before and after the tables of a module on a page, its marks included; for a new page, a heading.
 
     Raises:
         UserError: the file is not text, or has no marks of this module.
@@ -45,13 +41,9 @@ def kept(output: Path, module: str) -> tuple[str, str]:
 def write_page(
     output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Sequence[Draw]]
 ) -> None:
-    """Write tables and plots.
+    """Write tables, each under its heading, and the plots that follow a table, by the table's name.
 
-    Args:
-        output: The markdown file.
-        around: What `kept` gave.
-        tables: Each under its heading.
-        plots: Those that follow a table, by the table's name.
+    `around` is the text before and after them (`kept`).
 
     Raises:
         UserError: a file cannot be written.

@@ -284,14 +284,7 @@ def _curve(runs: SeedRuns) -> list[TurnMetrics]:
 def write_results(
     folder: Path, seeds: Sequence[int], output: Path, *, fast: bool, rounds: Sequence[int] = ROUNDS
 ) -> None:
-    """Write the tables into a markdown file, and CSV files and plots into the folder beside it.
-
-    Args:
-        folder: Of the study.
-        seeds: Those to show.
-        output: The markdown file; if it is there, the text between the two marks is replaced.
-        fast: Whether the study is one of `--fast`.
-        rounds: The rows of FT-Cobalt with more than one round of collection.
+    """Write the tables into a markdown file, and CSV files and plots into the folder beside it; see `Arguments`.
 
     Raises:
         UserError: a run is missing, or the file has no marks or cannot be written.

@@ -36,11 +36,7 @@ _STOPS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 
 
 def run_study(study: Study, show: Callable[[str], object]) -> int:
-    """Run every step that is not done.
-
-    Args:
-        study: The study.
-        show: Called with the output of each step that is `shown`.
+    """Run every step that is not done; `show` is called with the output of each step that is `shown`.
 
     Returns:
         0, or the exit code of the step that failed (128 + N when signal N ended it).

@@ -150,13 +150,7 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the mean over runs: mean ± t s / √n, with Student's t of n - 1 degrees of freedom.
 
     Runs are few, and a bootstrap over few values is far too narrow. The interval is exact if the values of runs are
-    normally distributed.
-
-    Args:
-        values: One value for each run, at least two.
-
-    Returns:
-        Lower and upper bound, in the unit of `values`.
+    normally distributed. The bounds have the unit of `values`, one for each run.
 
     Raises:
         ValueError: there are fewer than two values, from which no spread is known.

@@ -18,6 +18,7 @@ from cobalt.datasets.sources import (
     local_rows,
     none_left,
     optional,
+    problem_record,
     render,
     text_of,
     texts_of,
@@ -160,11 +161,5 @@ def _problem(
         instruction = render("three_shot", examples=examples, text=text, tests=shown)
     else:
         instruction = prompts.first_turn(question, every.fn_name)
-    return {
-        "id": f"MBPP/{row['task_id']}",
-        "question": question,
-        "instruction": instruction,
-        "test_cases": every.to_json(),
-        "public_test_cases": every.select(range(len(shown))).to_json(),
-        "hidden_test_cases": every.to_json(),
-    }
+    public = every.select(range(len(shown)))
+    return problem_record(f"MBPP/{row['task_id']}", question, instruction, every, public, every)

@@ -29,12 +29,9 @@ MAX_TOKENS = 512
 
 
 def overview(world: PocketWorld, seed: int, base_problems: int = 0) -> Table:
-    """Shares in per cent, a column for each turn.
+    """Shares in per cent, a column for each turn, of a built world with open sentences.
 
-    Args:
-        world: A built world with open sentences.
-        seed: Of the base's samples.
-        base_problems: On how many of the first development problems the seed model (base) is measured; 0: on none.
+    The seed model (base) is measured on the first `base_problems` development problems, its samples drawn by `seed`.
 
     Raises:
         UserError: with `base_problems`, programs cannot be isolated on this machine.

@@ -62,12 +62,8 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe, open_share: float 
 
     `training.json` there has the number of parameters, of optimiser steps and of tokens seen, the mean loss of a
     response token (nats) over the last 20 steps, and the seconds of wall time without the drawing of demonstrations.
-
-    Args:
-        folder: Of the model.
-        seed: Decides demonstrations and weights.
-        recipe: Size and training of the model.
-        open_share: The world's share of open sentences (`problems.draw_task`).
+    The seed decides demonstrations and weights. `open_share` is the world's share of open sentences
+    (`problems.draw_task`).
     """
     load_torch()
     demonstrations = list(

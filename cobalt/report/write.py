@@ -71,7 +71,9 @@ def write_report(
     differing = check_comparable(runs, allowed)
     for run in runs:
         _check_events(run, events.get(run.name, ()))
-    tables = _tables(runs, ks)
+    differences = differences_table(runs) if len(runs) > 1 else None
+    made = [turns_table(runs), differences, protocols_table(runs, ks), difficulty_table(runs), usage_table(runs)]
+    tables = [table for table in made if table is not None]
     if events:
         tables.append(hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}))
     quoted = published_tables() if published else []
@@ -101,12 +103,6 @@ def write_report(
     except OSError as error:
         raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
-
-
-def _tables(runs: Sequence[Run], ks: Sequence[int]) -> list[Table]:
-    differences = differences_table(runs) if len(runs) > 1 else None
-    tables = [turns_table(runs), differences, protocols_table(runs, ks), difficulty_table(runs), usage_table(runs)]
-    return [table for table in tables if table is not None]
 
 
 def _files(folder: Path, names: Sequence[str]) -> list[Path]:

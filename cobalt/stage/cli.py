@@ -160,11 +160,7 @@ def parse_arguments(
 ) -> Arguments:
     """Parse a script's arguments, as `run_script` does; exits on a mistake and on `--help`.
 
-    Args:
-        arguments_type: The script's dataclass of flags.
-        command_line: The arguments without the program's name; None: those of this process.
-        program: The program's name in `--help`; None: that of the running script or module.
-        example: A command line that `--help` shows.
+    `arguments_type` is the script's dataclass of flags; for the other parameters see `cobalt.stage.entry.run_command`.
     """
     described = inspect.cleandoc(arguments_type.__doc__ or "")
     return tyro.cli(

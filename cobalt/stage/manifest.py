@@ -185,7 +185,7 @@ def made_by(result: Path) -> list[dict[str, Any]]:
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings, by dotted name, that differ between two sets of arguments, each with both values."""
-    old, new = _flat(before), _flat(now)
+    old, new = flat(before), flat(now)
     return {
         name: (old.get(name), new.get(name))
         for name in sorted(old.keys() | new.keys())
@@ -217,7 +217,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
     """One phrase for each argument or input that changed; `only_given` ignores arguments that `now` does not have."""
-    given = _flat(now["arguments"])
+    given = flat(now["arguments"])
     phrases = [
         f"{name} was {old!r}, now {new!r}"
         for name, (old, new) in changed_settings(before["arguments"], given).items()
@@ -232,12 +232,12 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
     return phrases
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted names, so that a message can name the setting that changed."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= flat(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = value
     return flat

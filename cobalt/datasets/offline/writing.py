@@ -48,12 +48,8 @@ _QUESTION_FIELDS = ("question", "question_content", "instruction", "text")
 class JudgedProblem:
     """A problem and its judged programs.
 
-    Attributes:
-        id: Unique in its source.
-        messages: The prompt.
-        candidates: The programs.
-        record: The problem in the schema of `cobalt.problems.problem`; None: it is not written.
-        refuse: See `Refuse`.
+    The id is unique in its source, and `messages` are the prompt. `record` is the problem in the schema of
+    `cobalt.problems.problem`; None: it is not written.
     """
 
     id: str
