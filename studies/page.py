@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cobalt.report.tables import Table, to_csv, to_markdown
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 
 Draw = Callable[[Path], None]
 """Draws a plot into a file."""
@@ -51,7 +51,7 @@ def write_page(
     before, after = around
     side = output.with_suffix("")
     parts = []
-    try:
+    with system_errors(f"cannot write {output} and {side}"):
         side.mkdir(parents=True, exist_ok=True)
         for heading, table in tables:
             (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
@@ -61,5 +61,3 @@ def write_page(
                 draw(file)
                 parts.append(f"![{heading}]({side.name}/{file.name})\n")
         output.write_text("\n".join([before, "", *parts, after]), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {output} and {side}: {error.strerror}") from None

@@ -18,7 +18,7 @@ from cobalt.report.run_tables import (
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 from cobalt.stage.atomic import replace_text
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, open_manifest, recorded_arguments
 
@@ -86,7 +86,7 @@ def write_report(
         "k": list(ks),
         "window": str(runs[0].window),
     }
-    try:
+    with system_errors(f"cannot write the report into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
         for path in _files(folder, _NOT_IN_EVERY_REPORT):
@@ -100,8 +100,6 @@ def write_report(
             counts = {name: count_categories(of_run) for name, of_run in events.items()}
             plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
         replace_text(result, _markdown(runs, differing, tables, quoted, plotted=any(events.values())))
-    except OSError as error:
-        raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
 
 

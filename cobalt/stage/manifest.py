@@ -22,7 +22,7 @@ from typing import Any
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.environment import names_a_secret
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 
 _NAME_OF_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*")  # in `name=value`, `{"name": value}`
 _USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
@@ -49,11 +49,8 @@ def manifest_path(result: Path) -> Path:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal; raises UserError if it cannot be read."""
-    try:
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    with system_errors(f"cannot read {path}"), path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def open_manifest(
