@@ -231,13 +231,10 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted names, so that a message can name the setting that changed."""
-    flat: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
+        named |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return named
 
 
 def installed_version(package: str) -> str | None:
