@@ -72,8 +72,7 @@ class Divergence:
 def divergence(start: str, model: str, groups: Path, max_length: int, thinking: TemplateThinking) -> Divergence:
     """Estimate KL(start || policy), see `Arguments`.
 
-    Raises:
-        UserError: a policy or the file cannot be read, or the two policies' tokenizers make different tokens.
+    Raises UserError if a policy or the file cannot be read, or the two policies' tokenizers make different tokens.
     """
     rows = []
     for policy in (start, model):
@@ -88,11 +87,7 @@ def divergence(start: str, model: str, groups: Path, max_length: int, thinking: 
 
 
 def read_divergence(path: Path) -> Divergence:
-    """What the command wrote.
-
-    Raises:
-        UserError: the file cannot be read, or is not a result of the command.
-    """
+    """What the command wrote. Raises UserError if the file cannot be read, or is not a result of the command."""
     try:
         return TypeAdapter(Divergence).validate_json(path.read_bytes())
     except OSError as error:

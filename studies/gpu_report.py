@@ -97,8 +97,7 @@ class TrainingFigures:
 def training_figures(run: Path) -> TrainingFigures:
     """The figures of a training run, from its folder.
 
-    Raises:
-        UserError: the metrics are missing or malformed, or no step was trained.
+    Raises UserError if the metrics are missing or malformed, or no step was trained.
     """
     trained = [metrics for _, metrics in read_metrics(run) if "timing_s/step" in metrics]
     if not trained:
@@ -134,8 +133,7 @@ def _response_tokens(metrics: Mapping[str, float]) -> float:
 def peak_memory(samples: Path) -> float:
     """The largest number of a file of GPU memory in use, in MiB, a sample a line; as GiB.
 
-    Raises:
-        UserError: the file cannot be read, or has no sample.
+    Raises UserError if the file cannot be read, or has no sample.
     """
     try:
         values = [float(line.rpartition(",")[2]) for line in samples.read_text(encoding="utf-8").splitlines() if line]
@@ -168,8 +166,7 @@ def environment() -> dict[str, str]:
 def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict[str, Any]]:
     """Every step of a study as a phase, its training runs, and the study's arguments.
 
-    Raises:
-        UserError: the folder is not one of a study, or a file of it is missing or malformed.
+    Raises UserError if the folder is not one of a study, or a file of it is missing or malformed.
     """
     records = {record["step"]: record for record in read_records(study / STEPS_FILE, unfinished=True)}
     phases, runs = [], []
@@ -277,8 +274,7 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Write the page and print it; returns the exit code.
 
-    Raises:
-        InfrastructureError: see `disagreement`; the page is written.
+    Raises InfrastructureError: see `disagreement`; the page is written.
     """
     from rich.console import Console
     from rich.markdown import Markdown

@@ -31,11 +31,9 @@ _NO_THINKING_IN_TRAINING = "+data.apply_chat_template_kwargs.enable_thinking=fal
 def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> Study:
     """The study that the flags of `studies.quickstart` of these names ask for.
 
-    The default folder is runs/gpu_smoke, with the name of a given model at its end. The policy is sharded over the
-    GPUs of both training runs, and each has an engine.
-
-    Raises:
-        UserError: the model's folder has no model, or the number of GPUs is below 1.
+    The default folder is runs/gpu_smoke, with the name of a given model at its end. The policy is sharded over the GPUs
+    of both training runs, and each has an engine. Raises UserError if the model's folder has no model, or the number of
+    GPUs is below 1.
     """
     if gpus < 1:
         raise UserError(f"--gpus {gpus}: it must be 1 or more")

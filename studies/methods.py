@@ -126,8 +126,7 @@ def methods(rounds: Sequence[int] = ROUNDS) -> tuple[Method, ...]:
 def check_rounds(rounds: Sequence[int], scale: Scale) -> tuple[int, ...]:
     """The numbers of rounds, in order.
 
-    Raises:
-        UserError: one of them is given twice, or cannot be: a round ends at a checkpoint of FT-Cobalt's training.
+    Raises UserError if one of them is given twice, or cannot be: a round ends at a checkpoint of FT-Cobalt's training.
     """
     possible = [n for n in range(2, scale.steps + 1) if scale.steps % (n * scale.save_every) == 0]
     for number in rounds:

@@ -148,11 +148,7 @@ class Arguments:
 
 
 def study(arguments: Arguments) -> Study:
-    """The study that the flags ask for.
-
-    Raises:
-        UserError: the seeds are not different seeds of 0 or more.
-    """
+    """The study that the flags ask for. Raises UserError if the seeds are not different seeds of 0 or more."""
     seeds = check_seeds(arguments.seeds)
     small = "_fast" if arguments.fast else ""
     folder = arguments.output_dir or Path("runs") / f"offline{small}"

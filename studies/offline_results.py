@@ -64,8 +64,7 @@ class OfflineRun:
 def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
     """Read the training run of a row.
 
-    Raises:
-        UserError: a step of one of the studies has not run, or the run was not validated.
+    Raises UserError if a step of one of the studies has not run, or the run was not validated.
     """
     run, found = at.training(method), read_metrics(at.training(method))
     steps = max((number for number, _ in found), default=0)
@@ -94,9 +93,8 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     """Every table, under its heading. A row that is not finished for every seed is left out, and the caption names it.
 
-    Raises:
-        UserError: a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the same
-            problems.
+    Raises UserError if a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the
+    same problems.
     """
     unfinished = [row for row in SHOWN if row is not BASE and not _finished(seeds, row)]
     shown = [row for row in SHOWN if row not in unfinished]

@@ -21,8 +21,7 @@ def marks(module: str) -> tuple[str, str]:
 def kept(output: Path, module: str) -> tuple[str, str]:
     """The text before and after the tables of a module on a page, its marks included; for a new page, a heading.
 
-    Raises:
-        UserError: the file is not text, or has no marks of this module.
+    Raises UserError if the file is not text, or has no marks of this module.
     """
     begin, end = marks(module)
     if not output.exists():
@@ -43,10 +42,7 @@ def write_page(
 ) -> None:
     """Write tables, each under its heading, and the plots that follow a table, by the table's name.
 
-    `around` is the text before and after them (`kept`).
-
-    Raises:
-        UserError: a file cannot be written.
+    `around` is the text before and after them (`kept`). Raises UserError if a file cannot be written.
     """
     before, after = around
     side = output.with_suffix("")

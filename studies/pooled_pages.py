@@ -42,8 +42,7 @@ Rows = dict[tuple[str, int], Row]
 def read(file: Path) -> Rows:
     """The rows of a CSV file by method and turn.
 
-    Raises:
-        UserError: the file cannot be read, or is not one of studies.offline_results.
+    Raises UserError if the file cannot be read, or is not one of studies.offline_results.
     """
     try:
         with file.open(newline="", encoding="utf-8") as lines:
@@ -104,8 +103,7 @@ def pass_table(reached: Sequence[Rows], gained: Mapping[str, Sequence[Rows]]) ->
 def divergence(rows: Sequence[Row]) -> tuple[str, str]:
     """KL(seed model || policy) of each page, in nats a token, and its mean over the seeds; "" where it is not measured.
 
-    Raises:
-        UserError: the rows have no such column.
+    Raises UserError if the rows have no such column.
     """
     if not all("kl" in row for row in rows):
         raise UserError("offline.csv has no column 'kl': name folders of studies.offline_results")

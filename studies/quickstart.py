@@ -202,8 +202,7 @@ class Arguments(StudyFlags):
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for.
 
-    Raises:
-        UserError: the flags contradict one another, or a value is out of range.
+    Raises UserError if the flags contradict one another, or a value is out of range.
     """
     if arguments.profile == gpu_smoke.PROFILE:
         if arguments.fast or arguments.special_cases:

@@ -64,11 +64,7 @@ VARIANTS = (FT_MORE, COBALT_HALF, COBALT_OWN, FT_COBALT_PTB)
 
 
 def cost(at: SeedFolders, method: Method) -> Cost:
-    """The cost of a method's policy of one seed.
-
-    Raises:
-        UserError: a step of the study has not run.
-    """
+    """The cost of a method's policy of one seed. Raises UserError if a step of the study has not run."""
     scale = FAST if at.fast else FULL
     steps = prompts = examples = 0
     seconds = tokens = tests = memory = 0.0
@@ -99,8 +95,7 @@ def cost(at: SeedFolders, method: Method) -> Cost:
 def batch_of(run: Path) -> tuple[int, int]:
     """Prompts of a step of a training run (offline: groups), and samples of a prompt.
 
-    Raises:
-        UserError: its configuration cannot be read.
+    Raises UserError if its configuration cannot be read.
     """
     from omegaconf import OmegaConf
     from yaml import YAMLError
@@ -286,8 +281,7 @@ def write_results(
 ) -> None:
     """Write the tables into a markdown file, and CSV files and plots into the folder beside it; see `Arguments`.
 
-    Raises:
-        UserError: a run is missing, or the file has no marks or cannot be written.
+    Raises UserError if a run is missing, or the file has no marks or cannot be written.
     """
     around = kept(output, MODULE)
     results = _Results(folder, seeds, rounds, fast=fast)

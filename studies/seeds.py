@@ -123,8 +123,7 @@ def sign_known(problems: Estimate, runs: Estimate | None) -> bool:
 def moves(evaluations: Sequence[Path]) -> list[Moves]:
     """The moves into each turn after the first one, over the evaluated trajectories of some files.
 
-    Raises:
-        UserError: a file cannot be read.
+    Raises UserError if a file cannot be read.
     """
     found: list[Moves] = []
     for path in evaluations:
@@ -150,10 +149,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the mean over runs: mean ± t s / √n, with Student's t of n - 1 degrees of freedom.
 
     Runs are few, and a bootstrap over few values is far too narrow. The interval is exact if the values of runs are
-    normally distributed. The bounds have the unit of `values`, one for each run.
-
-    Raises:
-        ValueError: there are fewer than two values, from which no spread is known.
+    normally distributed. The bounds have the unit of `values`, one for each run. Raises ValueError if there are fewer
+    than two values, from which no spread is known.
     """
     if len(values) < 2:
         raise ValueError("an interval over runs needs at least two runs")

@@ -50,8 +50,12 @@ ANSWER_SCHEMA: dict[str, Any] = {
 }
 """The schema of an answer, for providers that can enforce one."""
 
-_COMPLETION = {"responses": "text", "finish_reasons": "finish_reason"}
-_COMPLETION |= {"completion_tokens": "completion_tokens", "costs": "cost"}
+_COMPLETION = {
+    "responses": "text",
+    "finish_reasons": "finish_reason",
+    "completion_tokens": "completion_tokens",
+    "costs": "cost",
+}
 """Fields of a classified event, and attributes of its completions."""
 _PROMPTS = Path(__file__).parent / "prompts"
 _SECTIONS = {
