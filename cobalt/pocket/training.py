@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,5 @@ def _tensors(batch: list[Example], padding: int) -> tuple[Any, Any]:
     from torch.nn.utils.rnn import pad_sequence
 
     ids, labels = ([torch.tensor(row) for row in rows] for rows in zip(*batch, strict=True))
-    return pad_sequence(ids, batch_first=True, padding_value=padding), pad_sequence(
-        labels, batch_first=True, padding_value=_IGNORED
-    )
+    pad = partial(pad_sequence, batch_first=True)
+    return pad(ids, padding_value=padding), pad(labels, padding_value=_IGNORED)

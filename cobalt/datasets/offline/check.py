@@ -61,7 +61,7 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
     chosen = choose_programs(settings, suites)
     if not chosen:
         raise UserError(f"{settings.problems_file} has none of the problems of {settings.input_file}")
-    results: list[ExecResult | None] = [None] * len(chosen)
+    results: dict[int, ExecResult] = {}
     async with using_judge(judge) as local:
 
         async def work(index: int) -> None:
@@ -72,7 +72,7 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
         arguments["judge"] = dict(await local.describe())
         with whole(settings.output_file, arguments, [settings.input_file, settings.problems_file]) as result:
             await work_on_all(range(len(chosen)), work, programs_at_a_time())
-            judged = [(*one, verdict) for one, verdict in zip(chosen, results, strict=True) if verdict is not None]
+            judged = [(*one, results[index]) for index, one in enumerate(chosen)]
             result.write(_record(problem, response, verdict, suites[problem]) for problem, response, verdict in judged)
             result.summary = _agreement([(response.status, verdict) for _, response, verdict in judged])
     output = str(settings.output_file)
