@@ -11,11 +11,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import tyro
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from cobalt.episode.chat_template import TemplateThinking
 from cobalt.episode.token_count import load_tokenizer
@@ -61,6 +62,8 @@ class Divergence:
         tokens: How many tokens they had, without their prompts.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
+
     kl: float
     responses: int
     tokens: int
@@ -69,8 +72,7 @@ class Divergence:
 def divergence(start: str, model: str, groups: Path, max_length: int, thinking: TemplateThinking) -> Divergence:
     """Estimate KL(start || policy), see `Arguments`.
 
-    Raises:
-        UserError: a policy or the file cannot be read, or the two policies' tokenizers make different tokens.
+    Raises UserError if a policy or the file cannot be read, or the two policies' tokenizers make different tokens.
     """
     rows = []
     for policy in (start, model):
@@ -85,21 +87,13 @@ def divergence(start: str, model: str, groups: Path, max_length: int, thinking: 
 
 
 def read_divergence(path: Path) -> Divergence:
-    """What the command wrote.
-
-    Raises:
-        UserError: the file cannot be read, or is not a result of the command.
-    """
+    """What the command wrote. Raises UserError if the file cannot be read, or is not a result of the command."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return TypeAdapter(Divergence).validate_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        content = None
-    kinds = {"kl": float, "responses": int, "tokens": int}
-    if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != kinds:
-        raise UserError(f"{path} is not a result of python -m studies.divergence")
-    return Divergence(**content)
+    except ValidationError:
+        raise UserError(f"{path} is not a result of python -m studies.divergence") from None
 
 
 def _tokens(row: Row) -> tuple[list[int], list[int]]:

@@ -26,8 +26,7 @@ logger = logging.getLogger(__name__)
 def training_seconds(run: Path, step: int) -> float:
     """The seconds of a training run's steps up to `step`, and with it.
 
-    Raises:
-        UserError: the run has fewer steps, or no metrics.
+    Raises UserError if the run has fewer steps, or no metrics.
     """
     found = read_metrics(run)
     seconds = [m["timing_s/step"] for number, m in found if 0 < number <= step and "timing_s/step" in m]
@@ -41,8 +40,7 @@ def training_seconds(run: Path, step: int) -> float:
 def command_seconds(study: Path, steps: Sequence[str]) -> float:
     """The seconds of the last successful commands of a study's steps, without the start of services.
 
-    Raises:
-        UserError: a step has not run.
+    Raises UserError if a step has not run.
     """
     records = {record["step"]: record for record in read_records(study / STEPS_FILE)}
     missing = [step for step in steps if step not in records]
@@ -85,8 +83,7 @@ def main(arguments: Arguments) -> int:
 def last_step_within(run: Path, seconds: float) -> int:
     """The last step with a checkpoint up to which a training run took no longer than `seconds`; at least its first one.
 
-    Raises:
-        UserError: the run has no checkpoint.
+    Raises UserError if the run has no checkpoint.
     """
     steps = run_folder.steps(run)
     if not steps:

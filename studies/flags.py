@@ -28,8 +28,7 @@ class StudyFlags:
     def carry_out(self, study: Study) -> int:
         """List the study, or run what is left of it; returns the exit code.
 
-        Raises:
-            UserError: the seed is negative, or the folder is another study's; see also `run_study`.
+        Raises UserError if the seed is negative, or the folder is another study's; see also `run_study`.
         """
         if self.seed < 0:
             raise UserError(f"the seed is {self.seed}: it must be 0 or more")
@@ -39,8 +38,7 @@ class StudyFlags:
 def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
     """The seeds of a study of several, as given.
 
-    Raises:
-        UserError: there is none, one is negative, or one comes twice.
+    Raises UserError if there is none, one is negative, or one comes twice.
     """
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
@@ -50,8 +48,7 @@ def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
 def list_or_run(study: Study, *, list_only: bool) -> int:
     """Print the steps of a study, or run what is left of it; returns the exit code.
 
-    Raises:
-        UserError: the folder is another study's; see also `run_study`.
+    Raises UserError if the folder is another study's; see also `run_study`.
     """
     if not list_only:
         return run_study(study, sys.stdout.write)

@@ -5,8 +5,6 @@ the actor's probabilities. Everything but the versions is read from files that t
 evaluations of its trajectories, and the metrics of its training runs. Nothing is measured here.
 """
 
-import importlib.metadata
-import json
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +13,17 @@ from typing import Annotated, Any
 
 import tyro
 
-from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import METRICS, read_metrics
-from cobalt.stage.atomic import replacing
+from cobalt.report.runs import EVALUATION
+from cobalt.stage.atomic import replace_text
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.manifest import installed_version, recorded_arguments
 from cobalt.stage.records import read_records
+from studies.plan import STEPS_FILE
+from studies.results import collected
 
 _PACKAGES = ("torch", "vllm", "verl", "flash-attn", "transformers", "ray")
-
-_EVALUATION = "evaluation.jsonl"
 
 _ALL, _RESPONSES = "prompts and responses", "responses"
 
@@ -98,8 +97,7 @@ class TrainingFigures:
 def training_figures(run: Path) -> TrainingFigures:
     """The figures of a training run, from its folder.
 
-    Raises:
-        UserError: the metrics are missing or malformed, or no step was trained.
+    Raises UserError if the metrics are missing or malformed, or no step was trained.
     """
     trained = [metrics for _, metrics in read_metrics(run) if "timing_s/step" in metrics]
     if not trained:
@@ -132,26 +130,10 @@ def _response_tokens(metrics: Mapping[str, float]) -> float:
     return metrics["perf/total_num_tokens"] * response / (prompt + response)
 
 
-def collection_phase(name: str, evaluation: Path, seconds: float) -> Phase:
-    """A step that wrote, judged and evaluated trajectories, without the start of its services.
-
-    Raises:
-        UserError: the evaluation cannot be read.
-    """
-    tokens = sum(
-        turn.completion_tokens or 0
-        for group in read_trajectories(evaluation)
-        for trajectory in group.trajectories
-        for turn in trajectory.turns
-    )
-    return Phase(name, seconds, tokens, _RESPONSES)
-
-
 def peak_memory(samples: Path) -> float:
     """The largest number of a file of GPU memory in use, in MiB, a sample a line; as GiB.
 
-    Raises:
-        UserError: the file cannot be read, or has no sample.
+    Raises UserError if the file cannot be read, or has no sample.
     """
     try:
         values = [float(line.rpartition(",")[2]) for line in samples.read_text(encoding="utf-8").splitlines() if line]
@@ -164,10 +146,11 @@ def peak_memory(samples: Path) -> float:
 
 def environment() -> dict[str, str]:
     """The GPUs by nvidia-smi, the CUDA version that torch was built for, and the packages that decide the figures."""
-    names = ("name", "memory.total", "compute_cap", "driver_version")
-    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
     try:
-        gpus = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        gpus = subprocess.check_output(
+            ["nvidia-smi", query, "--format=csv,noheader"], text=True, stderr=subprocess.DEVNULL
+        ).splitlines()
     except (OSError, subprocess.CalledProcessError):
         gpus = []
     about = {f"GPU {index}": line.strip() for index, line in enumerate(gpus)}
@@ -177,36 +160,26 @@ def environment() -> dict[str, str]:
         about["CUDA of torch"] = torch.version.cuda or "none"
     except ImportError:
         about["CUDA of torch"] = "none"
-    for package in _PACKAGES:
-        try:
-            about[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            about[package] = "not installed"
-    return about
+    return about | {package: installed_version(package) or "not installed" for package in _PACKAGES}
 
 
 def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict[str, Any]]:
     """Every step of a study as a phase, its training runs, and the study's arguments.
 
-    Raises:
-        UserError: the folder is not one of a study, or a file of it is missing or malformed.
+    Raises UserError if the folder is not one of a study, or a file of it is missing or malformed.
     """
-    records = {record["step"]: record for record in read_records(study / "steps.jsonl", unfinished=True)}
+    records = {record["step"]: record for record in read_records(study / STEPS_FILE, unfinished=True)}
     phases, runs = [], []
     for name, record in records.items():
         seconds = record["seconds"] - record["services_seconds"]
         made = [Path(path) for path in record["files"]]
-        evaluations = [path for path in made if path.name == _EVALUATION]
-        if evaluations:
-            phases.append(collection_phase(name, evaluations[0], seconds))
-        else:
-            phases.append(Phase(name, seconds))
+        evaluation = next((path for path in made if path.name == EVALUATION), None)
+        tokens = (collected(evaluation)[0], _RESPONSES) if evaluation else ()
+        phases.append(Phase(name, seconds, *tokens))
         runs += [training_figures(path.parent) for path in made if path.name == METRICS]
-    try:
-        manifest = json.loads((study / "steps.run.json").read_text(encoding="utf-8"))
-        arguments: dict[str, Any] = manifest["arguments"]
-    except (OSError, ValueError, KeyError):
-        raise UserError(f"{study / 'steps.run.json'} is not the manifest of a study") from None
+    arguments = recorded_arguments(study / STEPS_FILE)
+    if arguments is None:
+        raise UserError(f"{study} has no manifest of a study (steps.run.json)")
     return phases, runs, arguments
 
 
@@ -218,14 +191,9 @@ def page(
     *,
     memory: float | None = None,
 ) -> str:
-    """The report as markdown.
+    """The report as markdown, from the steps, the training runs and the arguments of a study, and its `environment`.
 
-    Args:
-        phases: The steps of the study.
-        runs: Its training runs.
-        arguments: Of the study.
-        about: See `environment`.
-        memory: The most memory of the GPU that all processes together had in use, in GiB; None: it was not sampled.
+    `memory` is the most that all processes together had of the GPU's in use, in GiB; None: it was not sampled.
     """
     model = arguments.get("model") or "the pocket world's seed model"
     parts = [
@@ -306,8 +274,7 @@ class Arguments:
 def main(arguments: Arguments) -> int:
     """Write the page and print it; returns the exit code.
 
-    Raises:
-        InfrastructureError: see `disagreement`; the page is written.
+    Raises InfrastructureError: see `disagreement`; the page is written.
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -315,8 +282,7 @@ def main(arguments: Arguments) -> int:
     phases, runs, settings = study_figures(arguments.study)
     memory = None if arguments.memory_file is None else peak_memory(arguments.memory_file)
     text = page(phases, runs, settings, environment(), memory=memory)
-    with replacing(arguments.output_file) as handle:
-        handle.write(text.encode())
+    replace_text(arguments.output_file, text)
     Console().print(Markdown(text))
     if apart := disagreement(runs):
         raise InfrastructureError(apart)

@@ -8,6 +8,7 @@ how far vLLM's probabilities are from the actor's. The configuration of both tra
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from cobalt.stage.errors import UserError
 from studies import pocket
@@ -28,16 +29,11 @@ _NO_THINKING_IN_TRAINING = "+data.apply_chat_template_kwargs.enable_thinking=fal
 
 
 def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> Study:
-    """The study.
+    """The study that the flags of `studies.quickstart` of these names ask for.
 
-    Args:
-        folder: Of the results; None: runs/gpu_smoke, with the name of a given model at its end.
-        seed: Decides the problems and the samples.
-        model: Folder or hub name of the base model; None: the pocket world's seed model.
-        gpus: GPUs of both training runs: the policy is sharded over them, and each has an engine.
-
-    Raises:
-        UserError: the model's folder has no model, or the number of GPUs is below 1.
+    The default folder is runs/gpu_smoke, with the name of a given model at its end. The policy is sharded over the GPUs
+    of both training runs, and each has an engine. Raises UserError if the model's folder has no model, or the number of
+    GPUs is below 1.
     """
     if gpus < 1:
         raise UserError(f"--gpus {gpus}: it must be 1 or more")
@@ -48,8 +44,7 @@ def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> S
     base, first, given = _base_model(folder, world, seed, model)
     report = folder / "gpu_report.md"
     settings = () if gpus == 1 else (f"trainer.n_gpus_per_node={gpus}",)
-    more = {"--model": model, "--gpus": str(gpus) if gpus > 1 else None}
-    flags = ("--profile", PROFILE, *(word for flag, value in more.items() if value for word in (flag, value)))
+    flags = pocket.flags_of(profile=PROFILE, model=model, gpus=gpus if gpus > 1 else None)
     return Study(
         "gpu smoke",
         folder,
@@ -72,7 +67,7 @@ def _base_model(
     problems = Step(
         "pocket_problems",
         "Make the problems of the pocket world.",
-        ("python", "-m", "cobalt.pocket", "--output_dir", str(world), "--seed", str(seed), "--problems_only"),
+        ("python", "-m", "cobalt.pocket", *pocket.flags_of(output_dir=world, seed=seed, problems_only=True)),
         files=tuple(pocket.problems(world, split) for split in ("train", "dev", "test")),
     )
     if Path(model).is_dir():
@@ -101,39 +96,29 @@ def _steps(
     rows = ("--max_prompt_length", _LONGEST_PROMPT, *thinking)
     settings += (_NO_THINKING_IN_TRAINING,) if from_hub else ()
 
+    def choice(name: str, use: str, count: int, split: str) -> Step:
+        source = pocket.problems(world, split)
+        return pocket.first_problems(name, f"Choose the problems for {use}.", count, source, folder / f"{name}.jsonl")
+
     def trajectories(name: str, purpose: str, source: Path, model: Path) -> Step:
         run = folder / name
         return pocket.trajectories(name, purpose, source, run, model, seed, samples=_SAMPLES, turns=2, flags=thinking)
 
-    def training(name: str, purpose: str, method: str, data: Path, model: Path, run: Path) -> Step:
-        return pocket.training(
-            name, purpose, method, data, model, run, _STEPS, seed, validate_every=None, settings=settings, scale=PROFILE
-        )
+    def training(run: Path, purpose: str, method: str, data: str, model: Path) -> Step:
+        rules: dict[str, Any] = {"validate_every": None, "settings": settings, "scale": PROFILE}
+        return pocket.training(run.name, purpose, method, folder / data, model, run, _STEPS, seed, **rules)
 
     return (
-        pocket.first_problems(
-            "dev_problems",
-            "Choose the problems for evaluation.",
-            _DEV_PROBLEMS,
-            pocket.problems(world, "dev"),
-            dev,
-        ),
-        pocket.first_problems(
-            "collected_problems",
-            "Choose the problems for collection.",
-            _COLLECTION_PROBLEMS,
-            pocket.problems(world, "train"),
-            collected,
-        ),
+        choice("dev_problems", "evaluation", _DEV_PROBLEMS, "dev"),
+        choice("collected_problems", "collection", _COLLECTION_PROBLEMS, "train"),
         trajectories("base_evaluation", "Evaluate the base model.", dev, base),
         pocket.problem_rows("ft_rows", world, dev, folder / "ft_data", *rows, model=base),
         training(
-            "ft_training",
+            ft_run,
             f"Train the base model by single-turn GRPO, {_STEPS} steps (FT).",
             "grpo_single_turn",
-            folder / "ft_data",
+            "ft_data",
             base,
-            ft_run,
         ),
         trajectories("ft_evaluation", "Evaluate FT.", dev, ft_model),
         trajectories("ft_collection", "Collect FT's trajectories for training.", collected, ft_model),
@@ -143,12 +128,11 @@ def _steps(
         ),
         pocket.multi_turn_rows("cobalt_rows", prompts, validation, folder / "cobalt_data", ft_model, *rows),
         training(
-            "cobalt_training",
+            cobalt_run,
             f"Train FT by GRPO on partial trajectories, {_STEPS} steps (FT-Cobalt).",
             "grpo_multi_turn",
-            folder / "cobalt_data",
+            "cobalt_data",
             ft_model,
-            cobalt_run,
         ),
         trajectories("cobalt_evaluation", "Evaluate FT-Cobalt.", dev, cobalt_model),
         Step(

@@ -17,41 +17,30 @@ from studies.quickstart import SPECIAL_COBALT, Quickstart
 
 
 def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) -> tuple[Step, ...]:
-    """The steps that follow the quickstart.
+    """The steps that follow the quickstart, whose models and trajectories they use; `folder` is that of the results.
 
-    Args:
-        quickstart: The quickstart whose models and trajectories are used.
-        folder: Folder of the results.
-        classifier: The LLM that sorts hacking events into categories, as LiteLLM names it; None: they are not sorted.
+    The `classifier` sorts hacking events into categories, an LLM as LiteLLM names it; None: they are not sorted.
     """
-    seed, steps = quickstart.seed, quickstart.scale.training_steps
-    ft_model = pocket.trained_model(quickstart.ft_training)
+    at, seed, steps = quickstart.folder, quickstart.seed, quickstart.scale.training_steps
     ptb_training, ptb_true_feedback = folder / "ptb_training", folder / "ft_cobalt_ptb_benign"
-    ptb_model = pocket.trained_model(ptb_training)
     models = {
-        "FT": (ft_model, folder / "ft"),
-        "FT-Cobalt": (pocket.trained_model(quickstart.cobalt_training), folder / "ft_cobalt"),
-        "FT-Cobalt-PTB": (ptb_model, folder / "ft_cobalt_ptb"),
+        "FT": (quickstart.model("ft_training"), folder / "ft"),
+        "FT-Cobalt": (quickstart.model("cobalt_training"), folder / "ft_cobalt"),
+        "FT-Cobalt-PTB": (pocket.trained_model(ptb_training), folder / "ft_cobalt_ptb"),
     }
+
+    def evaluation(name: str, purpose: str, run: Path, model: Path, *, perturbed: bool) -> Step:
+        return pocket.trajectories(name, purpose, quickstart.dev, run, model, seed, samples=1, perturbed=perturbed)
+
     evaluations = []
     events = {}
     for name, (model, run) in models.items():
-        evaluations.append(
-            pocket.trajectories(
-                f"{run.name}_impossible_feedback",
-                f"Evaluate {name} under impossible feedback, and extract its hacking events.",
-                quickstart.dev,
-                run,
-                model,
-                seed,
-                samples=1,
-                perturbed=True,
-            )
-        )
+        purpose = f"Evaluate {name} under impossible feedback, and extract its hacking events."
+        evaluations.append(evaluation(f"{run.name}_impossible_feedback", purpose, run, model, perturbed=True))
         events[name] = pocket.events_file(run)
         if classifier is not None:
             evaluations.append(_classification(name, run, classifier))
-            events[name] = _classified_file(run)
+            [events[name]] = evaluations[-1].files
     return (
         *_perturbed_rows(quickstart, folder),
         pocket.training(
@@ -59,21 +48,19 @@ def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) 
             f"Train FT by GRPO on partial trajectories and their perturbed copies, {steps} steps (FT-Cobalt-PTB).",
             "grpo_multi_turn",
             folder / "ptb_data",
-            ft_model,
+            quickstart.model("ft_training"),
             ptb_training,
             steps,
             seed,
             settings=SPECIAL_COBALT,
         ),
         *evaluations,
-        pocket.trajectories(
+        evaluation(
             "ft_cobalt_ptb_true_feedback",
             "Evaluate FT-Cobalt-PTB under true feedback.",
-            quickstart.dev,
             ptb_true_feedback,
-            ptb_model,
-            seed,
-            samples=1,
+            pocket.trained_model(ptb_training),
+            perturbed=False,
         ),
         pocket.report(
             "report_perturbed",
@@ -85,7 +72,7 @@ def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) 
         pocket.report(
             "report_benign",
             "Compare the models under true feedback.",
-            {"FT": quickstart.ft, "FT-Cobalt": quickstart.ft_cobalt, "FT-Cobalt-PTB": ptb_true_feedback},
+            {"FT": at / "ft", "FT-Cobalt": at / "ft_cobalt", "FT-Cobalt-PTB": ptb_true_feedback},
             folder / "report_benign",
         ),
     )
@@ -93,10 +80,10 @@ def hacking_steps(quickstart: Quickstart, folder: Path, classifier: str | None) 
 
 def _perturbed_rows(quickstart: Quickstart, folder: Path) -> tuple[Step, Step, Step]:
     """Rows for GRPO on the quickstart's partial trajectories, with a perturbed copy of each where there can be one."""
-    collected = pocket.evaluation_file(quickstart.ft_collection)
-    perturbed, data = folder / "ptb_collection.jsonl", folder / "ptb_data"
-    prompts, validation = data / "prompts.jsonl", pocket.validation_prompts(quickstart.cobalt_data)
-    model = pocket.trained_model(quickstart.ft_training)
+    collection, data = quickstart.folder / "ft_collection", folder / "ptb_data"
+    collected, perturbed = pocket.evaluation_file(collection), folder / "ptb_collection.jsonl"
+    prompts, validation = data / "prompts.jsonl", pocket.validation_prompts(quickstart.folder / "cobalt_data")
+    model = quickstart.model("ft_training")
     return (
         Step(
             "ptb_problems",
@@ -105,13 +92,13 @@ def _perturbed_rows(quickstart: Quickstart, folder: Path) -> tuple[Step, Step, S
             files=(perturbed,),
             needs=(collected,),
         ),
-        pocket.contextual_prompts("ptb_prompts", quickstart.ft_collection, prompts, model, perturbed=perturbed),
+        pocket.contextual_prompts("ptb_prompts", collection, prompts, model, perturbed=perturbed),
         pocket.multi_turn_rows("ptb_rows", prompts, validation, data, model),
     )
 
 
 def _classification(model: str, run: Path, classifier: str) -> Step:
-    events, classified = pocket.events_file(run), _classified_file(run)
+    events, classified = pocket.events_file(run), run / "judged.jsonl"
     return Step(
         f"{run.name}_categories",
         f"Have {classifier} sort the hacking events of {model} into categories.",
@@ -119,10 +106,6 @@ def _classification(model: str, run: Path, classifier: str) -> Step:
         files=(classified,),
         needs=(events,),
     )
-
-
-def _classified_file(run: Path) -> Path:
-    return run / "judged.jsonl"
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,7 @@ def methods(rounds: Sequence[int] = ROUNDS) -> tuple[Method, ...]:
 def check_rounds(rounds: Sequence[int], scale: Scale) -> tuple[int, ...]:
     """The numbers of rounds, in order.
 
-    Raises:
-        UserError: one of them is given twice, or cannot be: a round ends at a checkpoint of FT-Cobalt's training.
+    Raises UserError if one of them is given twice, or cannot be: a round ends at a checkpoint of FT-Cobalt's training.
     """
     possible = [n for n in range(2, scale.steps + 1) if scale.steps % (n * scale.save_every) == 0]
     for number in rounds:
@@ -143,13 +142,7 @@ def check_rounds(rounds: Sequence[int], scale: Scale) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SeedFolders:
-    """Where everything of one seed lies.
-
-    Attributes:
-        folder: Of the study.
-        seed: The seed.
-        fast: Whether the scale is `FAST`.
-    """
+    """Where everything of one seed lies, in the folder of a study; `fast`: its scale is `FAST`."""
 
     folder: Path
     seed: int

@@ -17,7 +17,7 @@ import tyro
 from cobalt.stage.cli import run_script
 from studies import pocket
 from studies.flags import check_seeds, list_or_run
-from studies.methods import Method
+from studies.methods import BASE, Method
 from studies.offline_methods import (
     COMPARED,
     MOVED,
@@ -56,7 +56,7 @@ def _steps(at: OfflineFolders) -> Iterator[Step]:
             own.step(groups.slug),
             results,
             own.data(groups.slug),
-            at.start,
+            at.model(BASE),
             seed,
             *flags,
             validation=groups.validation,
@@ -67,7 +67,7 @@ def _steps(at: OfflineFolders) -> Iterator[Step]:
         yield pocket.divergence(
             own.step(f"{moved.slug}_divergence"),
             moved.name,
-            at.start,
+            at.model(BASE),
             at.model(moved),
             at.validation,
             at.divergence(moved),
@@ -83,7 +83,7 @@ def _training(at: OfflineFolders, method: OfflineMethod) -> Step:
         method.estimator,
         at.own.data(method.groups.slug),
         at.validation,
-        at.start,
+        at.model(BASE),
         at.training(method),
         at.own.seed,
         f"optim.lr={method.learning_rate}",
@@ -148,11 +148,7 @@ class Arguments:
 
 
 def study(arguments: Arguments) -> Study:
-    """The study that the flags ask for.
-
-    Raises:
-        UserError: the seeds are not different seeds of 0 or more.
-    """
+    """The study that the flags ask for. Raises UserError if the seeds are not different seeds of 0 or more."""
     seeds = check_seeds(arguments.seeds)
     small = "_fast" if arguments.fast else ""
     folder = arguments.output_dir or Path("runs") / f"offline{small}"

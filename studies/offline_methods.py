@@ -42,14 +42,10 @@ SAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """A way to make groups.
+    """A way to make groups: its folder's name, the responses of a group, and flags of preproc/preproc_judged.py.
 
-    Attributes:
-        slug: Of its folder.
-        size: Responses of a group.
-        flags: Of preproc/preproc_judged.py.
-        writers: Whose submissions they are made of; empty: they are made of Cobalt's trajectories.
-        validation: Whether problems are left out for validation.
+    They are made of submissions of `writers`, or without these of Cobalt's trajectories. `validation`: problems are
+    left out for it.
     """
 
     slug: str
@@ -144,11 +140,6 @@ class OfflineFolders:
         return FAST if self.own.fast else FULL
 
     @property
-    def start(self) -> Path:
-        """The policy that every row starts from: the seed model."""
-        return self.reproduced.model(BASE)
-
-    @property
     def trajectories(self) -> Path:
         """The trajectories that Cobalt is trained on."""
         return pocket.evaluation_file(self.reproduced.collection("ft_cobalt"))
@@ -184,12 +175,5 @@ class OfflineFolders:
 
 
 def folders_of(folder: Path, reproduced: Path, seed: int, *, fast: bool) -> OfflineFolders:
-    """The folders of a seed.
-
-    Args:
-        folder: Of this study.
-        reproduced: Of `studies.reproduce`.
-        seed: The seed.
-        fast: Whether both studies are those of `--fast`.
-    """
+    """The folders of a seed in this study and in `studies.reproduce`; `fast`: both are those of `--fast`."""
     return OfflineFolders(SeedFolders(folder, seed, fast), SeedFolders(reproduced, seed, fast))

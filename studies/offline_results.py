@@ -3,7 +3,7 @@
 They may stand in the same page as those of `studies.results`, between marks of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -19,7 +19,6 @@ from cobalt.report.published import published_offline_table
 from cobalt.report.runs import Run, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import count_distinct
-from cobalt.rollout.protocols import Outcomes
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from studies import pocket
@@ -65,8 +64,7 @@ class OfflineRun:
 def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
     """Read the training run of a row.
 
-    Raises:
-        UserError: a step of one of the studies has not run, or the run was not validated.
+    Raises UserError if a step of one of the studies has not run, or the run was not validated.
     """
     run, found = at.training(method), read_metrics(at.training(method))
     steps = max((number for number, _ in found), default=0)
@@ -95,18 +93,21 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     """Every table, under its heading. A row that is not finished for every seed is left out, and the caption names it.
 
-    Raises:
-        UserError: a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the same
-            problems.
+    Raises UserError if a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the
+    same problems.
     """
     unfinished = [row for row in SHOWN if row is not BASE and not _finished(seeds, row)]
     shown = [row for row in SHOWN if row not in unfinished]
-    sampled = [row for row in ROWS if row not in unfinished]
     runs: dict[str, dict[int, Run]] = {
         row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in shown
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
+    files = {row.name: [pocket.evaluation_file(at.samples(row)) for at in seeds] for row in ROWS if row in shown}
+    scores = {
+        name: [count_distinct(group) for path in of_row for group in read_trajectories(path)]
+        for name, of_row in files.items()
+    }
     costs: dict[str, dict[int, Cost]] = {}
     extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
     for row in shown[1:]:
@@ -131,7 +132,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             for row in (BASE, SFT, COBALT)
             if row in shown
         ),
-        ("Offline RL: pass@k by difficulty", samples_table(_scores(seeds, sampled))),
+        ("Offline RL: pass@k by difficulty", samples_table(scores)),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
         ("Offline RL: published", published_offline_table()),
     ]
@@ -154,33 +155,17 @@ def _moved(seeds: Sequence[OfflineFolders], row: Method) -> str:
 
 
 def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
+    names = [at.own.step(f"{writer.slug}_submissions") for at in seeds for writer in WRITERS]
+    submitted = command_seconds(seeds[0].own.folder, names)
     trained = [cost(at.reproduced, writer).seconds for at in seeds for writer in WRITERS if writer is not BASE]
     return (
         "Offline training beside Cobalt and FT-Cobalt, which generate in training. Submissions were written by"
         f" {', '.join(writer.name for writer in WRITERS)}: to sample and judge them took"
-        f" {_submission_seconds(seeds):,.0f} s a seed, and to train these writers"
+        f" {submitted / len(seeds):,.0f} s a seed, and to train these writers"
         f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
         " distinct ones are counted once. KL is KL(seed model || policy) in nats a token, estimated"
         " on the seed model's own programs for problems that rows on submissions leave out, each different one once."
     ) + (f" Not finished, and left out: {'; '.join(row.name for row in unfinished)}." if unfinished else "")
-
-
-def _submission_seconds(seeds: Sequence[OfflineFolders]) -> float:
-    """Mean seconds in which the submissions of a seed were made and judged."""
-    names = [[at.own.step(f"{writer.slug}_submissions") for writer in WRITERS] for at in seeds]
-    folder = seeds[0].own.folder
-    return sum(command_seconds(folder, of_seed) for of_seed in names) / len(seeds)
-
-
-def _scores(seeds: Sequence[OfflineFolders], rows: Sequence[Row]) -> Mapping[str, list[Outcomes]]:
-    return {
-        row.name: [
-            count_distinct(group)
-            for at in seeds
-            for group in read_trajectories(pocket.evaluation_file(at.samples(row)))
-        ]
-        for row in rows
-    }
 
 
 @dataclass(frozen=True)

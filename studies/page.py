@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cobalt.report.tables import Table, to_csv, to_markdown
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 
 Draw = Callable[[Path], None]
 """Draws a plot into a file."""
@@ -19,14 +19,9 @@ def marks(module: str) -> tuple[str, str]:
 
 
 def kept(output: Path, module: str) -> tuple[str, str]:
-    """The text before and after the tables of a page, its marks included.
+    """The text before and after the tables of a module on a page, its marks included; for a new page, a heading.
 
-    Args:
-        output: The markdown file; if it is not there, a heading is the text before.
-        module: Whose tables.
-
-    Raises:
-        UserError: the file is not text, or has no marks of this module.
+    Raises UserError if the file is not text, or has no marks of this module.
     """
     begin, end = marks(module)
     if not output.exists():
@@ -45,21 +40,14 @@ def kept(output: Path, module: str) -> tuple[str, str]:
 def write_page(
     output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Sequence[Draw]]
 ) -> None:
-    """Write tables and plots.
+    """Write tables, each under its heading, and the plots that follow a table, by the table's name.
 
-    Args:
-        output: The markdown file.
-        around: What `kept` gave.
-        tables: Each under its heading.
-        plots: Those that follow a table, by the table's name.
-
-    Raises:
-        UserError: a file cannot be written.
+    `around` is the text before and after them (`kept`). Raises UserError if a file cannot be written.
     """
     before, after = around
     side = output.with_suffix("")
     parts = []
-    try:
+    with system_errors(f"cannot write {output} and {side}"):
         side.mkdir(parents=True, exist_ok=True)
         for heading, table in tables:
             (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
@@ -69,5 +57,3 @@ def write_page(
                 draw(file)
                 parts.append(f"![{heading}]({side.name}/{file.name})\n")
         output.write_text("\n".join([before, "", *parts, after]), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {output} and {side}: {error.strerror}") from None

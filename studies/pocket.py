@@ -6,6 +6,7 @@ are the step's, `flags` and `settings` further ones of its command, and None sta
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cobalt.training.configuration import TrainingSettings, path_overrides
 from studies.plan import Services, Step
@@ -19,6 +20,12 @@ _CHOICES = {
 """The data, rollout and estimator that each of the scripts train_METHOD.sh chooses."""
 
 _SAMPLING = ("--prompts", "pocket", "--enable_thinking", "--truncated_thinking", "drop", "--max_tokens", "512")
+
+
+def flags_of(**values: object) -> tuple[str, ...]:
+    """The words of flags on a command line, in their order: a flag alone for True, none for False and None."""
+    given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
+    return tuple(word for flag, value in given.items() for word in ((flag,) if value is True else (flag, str(value))))
 
 
 def world_model(world: Path) -> Path:
@@ -63,11 +70,11 @@ def row_files(folder: Path) -> tuple[Path, Path]:
 
 def pocket_world(world: Path, seed: int, *flags: str) -> Step:
     """The world and its seed model, which a later step measures; `flags` are further ones of the command."""
-    command = ("python", "-m", "cobalt.pocket", "--output_dir", str(world), "--seed", str(seed))
+    own = flags_of(output_dir=world, seed=seed, base_problems=0)
     return Step(
         "pocket_world",
         "Make the problems of the pocket world and train its seed model (base).",
-        (*command, "--base_problems", "0", *flags),
+        ("python", "-m", "cobalt.pocket", *own, *flags),
         files=(*(problems(world, split) for split in ("train", "dev", "test")), world_model(world)),
     )
 
@@ -96,13 +103,12 @@ def trajectories(
 
     `perturbed`: feedback comes from impossible public tests, and hacking events are extracted.
     """
-    own = (*(("--perturbed",) if perturbed else ()), *(("--turns", str(turns)) if turns is not None else ()))
-    script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
+    own = flags_of(seed=seed, perturbed=perturbed, turns=turns)
     number = () if samples is None else ("-n", str(samples))
     return Step(
         name,
         purpose,
-        (*script, *own, *number, *flags),
+        ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, *own, *number, *flags),
         files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
         needs=(source, model),
         services=Services(model),
@@ -116,12 +122,12 @@ def first_programs(
 
     `temperature`: of sampling; above 0.6 without nucleus sampling.
     """
-    script = ("python", "run_single_turn_vllm.py", "--input_file", str(source), "--output_file", str(file), *_SAMPLING)
-    sampling = ("--temperature", f"{temperature:g}", *(("--top_p", "1") if temperature > 0.6 else ()))
+    files = flags_of(input_file=source, output_file=file)
+    sampling = flags_of(temperature=f"{temperature:g}", top_p=1 if temperature > 0.6 else None)
     return Step(
         name,
         purpose,
-        (*script, "--seed", str(seed), "-n", str(samples), *sampling),
+        ("python", "run_single_turn_vllm.py", *files, *_SAMPLING, "--seed", str(seed), "-n", str(samples), *sampling),
         files=(file,),
         needs=(source, model),
         services=Services(model),
@@ -130,11 +136,11 @@ def first_programs(
 
 def divergence(name: str, policy: str, start: Path, model: Path, groups: Path, result: Path) -> Step:
     """How far a policy has moved from another one, on judged programs of the other."""
-    module = ("python", "-m", "studies.divergence", "--start", str(start), "--model", str(model))
+    flags = flags_of(start=start, model=model, groups=groups, output_file=result)
     return Step(
         name,
         f"Estimate how far {policy} has moved from the seed model.",
-        (*module, "--groups", str(groups), "--output_file", str(result)),
+        ("python", "-m", "studies.divergence", *flags),
         files=(result,),
         needs=(start, model, groups),
     )
@@ -145,7 +151,7 @@ def pass_at_k(name: str, result: Path, evaluation: Path) -> Step:
     return Step(
         name,
         "Estimate pass@k, and count different programs.",
-        ("python", "eval_single_turn.py", "--input_file", str(result), "--output_file", str(evaluation)),
+        ("python", "eval_single_turn.py", *flags_of(input_file=result, output_file=evaluation)),
         files=(evaluation,),
         needs=(result,),
     )
@@ -159,14 +165,14 @@ def judged_groups(
     `model`: the policy to train, by whose tokens responses are measured.
     `validation`: whether some problems are left out of the training groups, for validation.
     """
-    script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results), "--output_dir", str(folder))
+    script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results))
     # Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
-    rules = ("--prompts", "pocket", "--near_duplicates", "1.1", "--max_tokens", "1024")
-    share = () if validation else ("--validation_share", "0")
+    rules = {"output_dir": folder, "prompts": "pocket", "near_duplicates": 1.1, "max_tokens": 1024}
+    own = flags_of(**rules, model_name=model, seed=seed)
     return Step(
         name,
         "Put judged programs into groups for offline training.",
-        (*script, *rules, "--model_name", str(model), "--seed", str(seed), *flags, *share),
+        (*script, *own, *flags, *flags_of(validation_share=None if validation else 0)),
         files=(folder / "train.jsonl", *((folder / "validation.jsonl",) if validation else ())),
         needs=(*results, model),
     )
@@ -190,7 +196,7 @@ def offline_training(
     `steps`: of training; with `epochs`, four times the steps between two validations.
     `epochs`: passes over the data; None: as many as the steps take.
     """
-    script = ("bash", "scripts/train_offline_rl.sh", "--data_dir", str(data), "--model", str(model))
+    own = flags_of(data_dir=data, model=model, output_dir=run, estimator=estimator)
     length = [f"trainer.total_epochs={steps if epochs is None else epochs}"]
     if epochs is None:
         length.append(f"trainer.total_training_steps={steps}")
@@ -198,7 +204,7 @@ def offline_training(
         name,
         purpose,
         (
-            *(*script, "--output_dir", str(run), "--estimator", estimator, f"data.seed={seed}"),
+            *("bash", "scripts/train_offline_rl.sh", *own, f"data.seed={seed}"),
             *(*path_overrides({"data.val_files": validation}), *length, "trainer.save_freq=-1"),
             *(f"trainer.test_freq={max(1, steps // 4)}", *settings),
         ),
@@ -224,13 +230,13 @@ def problem_rows(
     `model`: the policy to train; None: the world's seed model.
     """
     train, model = problems(world, "train"), model or world_model(world)
-    script = ("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train))
+    own = flags_of(train_file=train, validation_file=dev, local_dir=folder, model_name=model)
+    own += flags_of(prompts="pocket", data_source="pocket")
     rules = ("--episodes", "--enable_thinking", "--truncated_thinking", "drop") if episodes else ()
-    files = ("--validation_file", str(dev), "--local_dir", str(folder), "--model_name", str(model))
     return Step(
         name,
         f"Write the rows of {'online multi-turn training' if episodes else 'single-turn GRPO'} for veRL.",
-        (*script, *files, "--prompts", "pocket", "--data_source", "pocket", *rules, *flags),
+        ("python", "preproc/verl_preproc_single_turn.py", *own, *rules, *flags),
         files=row_files(folder),
         needs=(train, dev, model),
     )
@@ -265,14 +271,13 @@ def contextual_prompts(
     `perturbed`: the problems with impossible tests; copies of prompts with impossible feedback are then added.
     `perturbed_ratio`: with `perturbed`, copies for each prompt, 0 to 1.
     """
-    script = ("python", "preproc/process_multi_turn_taco.py", "--input_file", str(evaluation_file(run)))
-    files = ("--output_file", str(file), "--model_name", str(model), "--prompts", "pocket")
-    copies = ("--perturbed_ratio", f"{perturbed_ratio:g}", "--perturbed_file", str(perturbed)) if perturbed else ()
+    own = flags_of(input_file=evaluation_file(run), output_file=file, model_name=model, prompts="pocket")
+    copies = flags_of(perturbed_ratio=f"{perturbed_ratio:g}", perturbed_file=perturbed) if perturbed else ()
     return Step(
         name,
         "Cut the trajectories into contextual prompts"
         + (", and add copies with impossible feedback." if perturbed else "."),
-        (*script, *files, *(("--is_test",) if is_test else ()), *copies, *flags),
+        ("python", "preproc/process_multi_turn_taco.py", *own, *flags_of(is_test=is_test), *copies, *flags),
         files=(file,),
         needs=(evaluation_file(run), model, *((perturbed,) if perturbed else ())),
     )
@@ -280,12 +285,11 @@ def contextual_prompts(
 
 def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path, *flags: str) -> Step:
     """Rows for GRPO on contextual prompts, validated on those of `validation`; `flags` are further ones."""
-    script = ("python", "preproc/verl_preproc_multi_turn.py", "--train_file", str(prompts))
-    files = ("--validation_file", str(validation), "--local_dir", str(folder), "--model_name", str(model))
+    own = flags_of(train_file=prompts, validation_file=validation, local_dir=folder, model_name=model)
     return Step(
         name,
         "Write the prompts as rows for veRL.",
-        (*script, *files, "--data_source", "pocket", *flags),
+        ("python", "preproc/verl_preproc_multi_turn.py", *own, "--data_source", "pocket", *flags),
         files=row_files(folder),
         needs=(prompts, validation, model),
     )
@@ -312,42 +316,30 @@ def training(
     `save_every`: steps between two checkpoints; None: only the last one.
     `validate_every`: steps between two validations, the first of them before training; None: no validation.
     """
-    script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
     length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
     saved = f"trainer.save_freq={save_every or steps}"
-    validated = (
-        ("trainer.test_freq=-1", "trainer.val_before_train=false")
-        if validate_every is None
-        else (f"trainer.test_freq={validate_every}",)
-    )
+    validated = [f"trainer.test_freq={validate_every or -1}"]
+    if validate_every is None:
+        validated.append("trainer.val_before_train=false")
     overrides = (f"data.seed={seed}", *length, saved, *validated, *settings)
-    rows, rollout, estimator = _CHOICES[method]
+    choices: dict[str, Any] = dict(zip(("data", "rollout", "estimator"), _CHOICES[method], strict=True))
+    own = flags_of(data_dir=data, model=model, output_dir=run, profile=scale)
     return Step(
         name,
         purpose,
-        (*script, "--output_dir", str(run), "--profile", scale, *overrides),
+        ("bash", f"scripts/train_{method}.sh", *own, *overrides),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
-        training=TrainingSettings(
-            data,
-            str(model),
-            run,
-            overrides,
-            data=rows,
-            rollout=rollout,
-            estimator=estimator,
-            scale=scale,
-        ),
+        training=TrainingSettings(data, str(model), run, overrides, scale=scale, **choices),
     )
 
 
 def checkpoint(name: str, run: Path, step: int, model: Path) -> Step:
     """The policy of a training run after a number of steps, as a folder of its own."""
-    command = ("python", "-m", "cobalt.training.export", "--run_dir", str(run), "--step", str(step))
     return Step(
         name,
         f"Export the policy after {step} steps.",
-        (*command, "--output_dir", str(model)),
+        ("python", "-m", "cobalt.training.export", *flags_of(run_dir=run, step=step, output_dir=model)),
         files=(model,),
         needs=(metrics_file(run),),
     )

@@ -25,7 +25,6 @@ from studies.seed_tables import gain_cells
 from studies.seeds import Estimate, over_runs
 
 _TURNS = (0, 8)
-_NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ Rows = dict[tuple[str, int], Row]
 def read(file: Path) -> Rows:
     """The rows of a CSV file by method and turn.
 
-    Raises:
-        UserError: the file cannot be read, or is not one of studies.offline_results.
+    Raises UserError if the file cannot be read, or is not one of studies.offline_results.
     """
     try:
         with file.open(newline="", encoding="utf-8") as lines:
@@ -85,48 +83,35 @@ def pass_table(reached: Sequence[Rows], gained: Mapping[str, Sequence[Rows]]) ->
             values = [value for of_page in of_pages for value in of_page]
             row += [" / ".join(f"{100 * value:.1f}" for value in values), f"{100 * sum(values) / len(values):.1f}"]
             for other, pages in gained.items():
-                row += [gain(pages, reached, method, turn), ""]
-                if row[-2]:
-                    others = [value for page in reached for value in by_seed(page[other, turn])]
-                    runs = over_runs([value - less for value, less in zip(values, others, strict=True)])
-                    row[-1] = gain_cells(estimate(pages, reached, method, turn), runs)[1]
-        cells.append([*row, *divergence(reached, method)])
+                if (method, turn) not in pages[0]:  # the row that the others are compared with
+                    row += ["", ""]
+                    continue
+                middle, half = pooled([page[method, turn] for page in pages], list(map(len, of_pages)))
+                gain = Estimate(
+                    -middle, -middle - half, -middle + half
+                )  # the files have base (or SFT) minus the method
+                others = [value for page in reached for value in by_seed(page[other, turn])]
+                runs = over_runs([value - less for value, less in zip(values, others, strict=True)])
+                row.append(f"{100 * gain.mean:+.1f} ({100 * gain.lower:+.1f} to {100 * gain.upper:+.1f})")
+                row.append(gain_cells(gain, runs)[1])
+        cells.append([*row, *divergence([page[method, _TURNS[0]] for page in reached])])
     of_turn = ["mean", *(text for other in gained for text in (f"less {other}", "over runs"))]
     heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", *of_turn)]
     return Table("pooled", "", ["", *heads, "KL, by page", "mean KL"], cells, (), [])
 
 
-def divergence(reached: Sequence[Rows], method: str) -> tuple[str, str]:
+def divergence(rows: Sequence[Row]) -> tuple[str, str]:
     """KL(seed model || policy) of each page, in nats a token, and its mean over the seeds; "" where it is not measured.
 
-    Raises:
-        UserError: the rows have no such column.
+    Raises UserError if the rows have no such column.
     """
-    rows = [page[method, _TURNS[0]] for page in reached]
-    try:
-        measured = [row["kl"] for row in rows]
-    except KeyError:
-        raise UserError("offline.csv has no column 'kl': name folders of studies.offline_results") from None
+    if not all("kl" in row for row in rows):
+        raise UserError("offline.csv has no column 'kl': name folders of studies.offline_results")
+    measured, seeds = [row["kl"] for row in rows], [len(by_seed(row)) for row in rows]
     if not all(measured):
-        return _NOT_MEASURED, ""
-    seeds = [len(by_seed(row)) for row in rows]
+        return "not measured", ""
     mean = sum(number * float(one) for number, one in zip(seeds, measured, strict=True)) / sum(seeds)
     return " / ".join(measured), f"{mean:.3f}"
-
-
-def gain(differences: Sequence[Rows], reached: Sequence[Rows], method: str, turn: int) -> str:
-    """A gain over all seeds, in points with its interval; "" for the row that the others are compared with."""
-    if (method, turn) not in differences[0]:
-        return ""
-    of_all = estimate(differences, reached, method, turn)
-    return f"{100 * of_all.mean:+.1f} ({100 * of_all.lower:+.1f} to {100 * of_all.upper:+.1f})"
-
-
-def estimate(differences: Sequence[Rows], reached: Sequence[Rows], method: str, turn: int) -> Estimate:
-    """A gain over the problems of all seeds."""
-    weights = [len(by_seed(page[method, turn])) for page in reached]
-    middle, half = pooled([page[method, turn] for page in differences], weights)
-    return Estimate(-middle, -middle - half, -middle + half)  # the files have base (or SFT) minus the method
 
 
 def main(arguments: Arguments) -> int:

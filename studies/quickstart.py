@@ -47,7 +47,11 @@ SPECIAL_COBALT = ("actor_rollout_ref.actor.optim.lr=2e-4", "actor_rollout_ref.ac
 
 @dataclass(frozen=True, slots=True)
 class Quickstart:
-    """One quickstart: what decides it, where its results lie, and its plan.
+    """One quickstart: what decides it, and its plan.
+
+    Its folder has dev_problems.jsonl, on which models are compared; the training runs ft_training and cobalt_training;
+    the trajectories base, ft and ft_cobalt on those problems, and ft_collection on training problems; the rows ft_data
+    and cobalt_data; and report.
 
     Attributes:
         folder: Folder of the study.
@@ -74,139 +78,103 @@ class Quickstart:
         return FAST if self.fast else SPECIAL if self.special_cases else FULL
 
     @property
-    def world(self) -> Path:
-        """Folder of the pocket world, which studies of the same seed share."""
-        share = "" if self.special_cases == 1 else f"{self.special_cases:g}_"
-        kind = f"special_{share}" if self.special_cases else "fast_" if self.fast else ""
-        return Path("pocket") / f"{kind}seed{self.seed}"
-
-    @property
     def dev(self) -> Path:
         """The development problems that the models are compared on."""
         return self.folder / "dev_problems.jsonl"
 
-    @property
-    def ft_training(self) -> Path:
-        """The training run of FT."""
-        return self.folder / "ft_training"
-
-    @property
-    def ft(self) -> Path:
-        """FT's trajectories on the development problems."""
-        return self.folder / "ft"
-
-    @property
-    def ft_collection(self) -> Path:
-        """FT's trajectories on training problems."""
-        return self.folder / "ft_collection"
-
-    @property
-    def cobalt_data(self) -> Path:
-        """Contextual prompts and rows of FT-Cobalt."""
-        return self.folder / "cobalt_data"
-
-    @property
-    def cobalt_training(self) -> Path:
-        """The training run of FT-Cobalt."""
-        return self.folder / "cobalt_training"
-
-    @property
-    def ft_cobalt(self) -> Path:
-        """FT-Cobalt's trajectories on the development problems."""
-        return self.folder / "ft_cobalt"
-
-    @property
-    def report(self) -> Path:
-        """Tables, plots and the viewer."""
-        return self.folder / "report"
+    def model(self, run: str) -> Path:
+        """The policy of a training run of the study."""
+        return pocket.trained_model(self.folder / run)
 
     def steps(self) -> tuple[Step, ...]:
         """The plan."""
-        seed, steps, validated = self.seed, self.scale.training_steps, None if self.fast else 10
-        base, collected = self.folder / "base", self.folder / "collected_problems.jsonl"
-        base_model, ft_model = pocket.world_model(self.world), pocket.trained_model(self.ft_training)
-        cobalt_model = pocket.trained_model(self.cobalt_training)
-        world = ["--demonstrations", f"{self.scale.demonstrations}"]
-        if self.special_cases:
-            world = ["--special_cases", f"{self.special_cases:g}", "--open_share", "0"]
-            world += ["--demonstrations", f"{SPECIAL.demonstrations}"]
+        scale, seed, at, special = self.scale, self.seed, self.folder, self.special_cases
+        # Studies of the same seed share the world.
+        kind = f"special_{'' if special == 1 else f'{special:g}_'}" if special else "fast_" if self.fast else ""
+        world = Path("pocket") / f"{kind}seed{seed}"
+        base, collected, report = pocket.world_model(world), at / "collected_problems.jsonl", at / "report"
+        flags = ["--demonstrations", f"{(SPECIAL if special else scale).demonstrations}"]
+        if special:
+            flags = ["--special_cases", f"{special:g}", "--open_share", "0", *flags]
+
+        def evaluation(name: str, purpose: str, run: str, model: Path) -> Step:
+            return pocket.trajectories(name, purpose, self.dev, at / run, model, seed, samples=1)
+
+        def training(name: str, purpose: str, method: str, data: str, model: Path, settings: tuple[str, ...]) -> Step:
+            return pocket.training(
+                name,
+                f"{purpose}, {scale.training_steps} steps ({'FT' if name == 'ft_training' else 'FT-Cobalt'}).",
+                method,
+                at / data,
+                model,
+                at / name,
+                scale.training_steps,
+                seed,
+                validate_every=None if self.fast else 10,
+                settings=settings if special else (),
+            )
+
         return (
-            pocket.pocket_world(self.world, seed, *world),
+            pocket.pocket_world(world, seed, *flags),
             pocket.first_problems(
                 "dev_problems",
                 "Choose the problems that the models are compared on.",
-                self.scale.dev_problems,
-                pocket.problems(self.world, "dev"),
+                scale.dev_problems,
+                pocket.problems(world, "dev"),
                 self.dev,
             ),
             pocket.first_problems(
                 "collected_problems",
                 "Choose the problems that trajectories are collected for.",
-                self.scale.collection_problems,
-                pocket.problems(self.world, "train"),
+                scale.collection_problems,
+                pocket.problems(world, "train"),
                 collected,
             ),
-            pocket.trajectories(
-                "base_evaluation",
-                "Evaluate the seed model (base).",
-                self.dev,
-                base,
-                base_model,
-                seed,
-                samples=1,
-            ),
-            pocket.problem_rows("ft_rows", self.world, self.dev, self.folder / "ft_data"),
-            pocket.training(
+            evaluation("base_evaluation", "Evaluate the seed model (base).", "base", base),
+            pocket.problem_rows("ft_rows", world, self.dev, at / "ft_data"),
+            training(
                 "ft_training",
-                f"Train the seed model by single-turn GRPO, {steps} steps (FT).",
+                "Train the seed model by single-turn GRPO",
                 "grpo_single_turn",
-                self.folder / "ft_data",
-                base_model,
-                self.ft_training,
-                steps,
-                seed,
-                validate_every=validated,
-                settings=_SPECIAL_FT if self.special_cases else (),
+                "ft_data",
+                base,
+                _SPECIAL_FT,
             ),
-            pocket.trajectories("ft_evaluation", "Evaluate FT.", self.dev, self.ft, ft_model, seed, samples=1),
+            evaluation("ft_evaluation", "Evaluate FT.", "ft", self.model("ft_training")),
             pocket.trajectories(
                 "ft_collection",
                 "Collect FT's trajectories for training.",
                 collected,
-                self.ft_collection,
-                ft_model,
+                at / "ft_collection",
+                self.model("ft_training"),
                 seed,
                 samples=4,
                 turns=2,
             ),
-            pocket.partial_trajectory_rows("cobalt_rows", self.ft_collection, self.ft, self.cobalt_data, ft_model),
-            pocket.training(
+            pocket.partial_trajectory_rows(
+                "cobalt_rows", at / "ft_collection", at / "ft", at / "cobalt_data", self.model("ft_training")
+            ),
+            training(
                 "cobalt_training",
-                f"Train FT by GRPO on partial trajectories, {steps} steps (FT-Cobalt).",
+                "Train FT by GRPO on partial trajectories",
                 "grpo_multi_turn",
-                self.cobalt_data,
-                ft_model,
-                self.cobalt_training,
-                steps,
-                seed,
-                validate_every=validated,
-                settings=SPECIAL_COBALT if self.special_cases else (),
+                "cobalt_data",
+                self.model("ft_training"),
+                SPECIAL_COBALT,
             ),
-            pocket.trajectories(
-                "cobalt_evaluation", "Evaluate FT-Cobalt.", self.dev, self.ft_cobalt, cobalt_model, seed, samples=1
-            ),
+            evaluation("cobalt_evaluation", "Evaluate FT-Cobalt.", "ft_cobalt", self.model("cobalt_training")),
             pocket.report(
                 "report",
                 "Compare the three models in tables and plots.",
-                {"base": base, "FT": self.ft, "FT-Cobalt": self.ft_cobalt},
-                self.report,
+                {"base": at / "base", "FT": at / "ft", "FT-Cobalt": at / "ft_cobalt"},
+                report,
             ),
             pocket.training_plot(
                 "training_plot",
-                {"FT": self.ft_training, "FT-Cobalt": self.cobalt_training},
-                self.report / "training.png",
+                {"FT": at / "ft_training", "FT-Cobalt": at / "cobalt_training"},
+                report / "training.png",
             ),
-            pocket.viewer("viewer", self.ft_cobalt, self.report / "ft_cobalt.html"),
+            pocket.viewer("viewer", at / "ft_cobalt", report / "ft_cobalt.html"),
         )
 
 
@@ -234,8 +202,7 @@ class Arguments(StudyFlags):
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for.
 
-    Raises:
-        UserError: the flags contradict one another, or a value is out of range.
+    Raises UserError if the flags contradict one another, or a value is out of range.
     """
     if arguments.profile == gpu_smoke.PROFILE:
         if arguments.fast or arguments.special_cases:
@@ -256,8 +223,8 @@ def study(arguments: Arguments) -> Study:
         quickstart.arguments,
         quickstart.steps(),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
-        f"done. Tables and plots: {quickstart.report} (report.md, pass_at_1.png, training.png); programs and verdicts"
-        f" of every turn: {quickstart.report / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,
+        f"done. Tables and plots: {folder / 'report'} (report.md, pass_at_1.png, training.png); programs and verdicts"
+        f" of every turn: {folder / 'report' / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,
     )
 
 

@@ -52,11 +52,7 @@ class Recoverability:
 def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
     """The estimate at each turn but the last one; turns at which no problem has both outcomes are left out.
 
-    Args:
-        evaluations: Evaluated trajectories, several for each problem.
-
-    Raises:
-        UserError: a file cannot be read.
+    The files have evaluated trajectories, several for each problem. Raises UserError if one cannot be read.
     """
     by_turn: dict[int, list[tuple[float, float, float]]] = {}
     for path in evaluations:

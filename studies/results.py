@@ -64,13 +64,10 @@ VARIANTS = (FT_MORE, COBALT_HALF, COBALT_OWN, FT_COBALT_PTB)
 
 
 def cost(at: SeedFolders, method: Method) -> Cost:
-    """The cost of a method's policy of one seed.
-
-    Raises:
-        UserError: a step of the study has not run.
-    """
+    """The cost of a method's policy of one seed. Raises UserError if a step of the study has not run."""
     scale = FAST if at.fast else FULL
-    steps, prompts, examples, seconds, tokens, tests, memory = 0, 0, 0, 0.0, 0.0, 0.0, 0.0
+    steps = prompts = examples = 0
+    seconds = tokens = tests = memory = 0.0
     for slug, share in method.trained:
         length = exported_step(at.model(method)) if share is None else int(share * scale.steps)
         run = at.training(slug)
@@ -98,8 +95,7 @@ def cost(at: SeedFolders, method: Method) -> Cost:
 def batch_of(run: Path) -> tuple[int, int]:
     """Prompts of a step of a training run (offline: groups), and samples of a prompt.
 
-    Raises:
-        UserError: its configuration cannot be read.
+    Raises UserError if its configuration cannot be read.
     """
     from omegaconf import OmegaConf
     from yaml import YAMLError
@@ -242,7 +238,7 @@ class _Results:
             curves = {method.name: _curve(self.runs[method]) for method in rows if method not in variants}
             drawn[f"equal_{view}"] = [
                 partial(_draw_first_and_last, {method.name: self.runs[method] for method in rows}),
-                partial(_draw_curves, curves, names),
+                partial(plot_turns, curves, styles=names),
             ]
         return drawn
 
@@ -255,23 +251,17 @@ def _ceilings(world: Path) -> Any:
         raise UserError(f"{path} cannot be read: run this from the checkout, where the study was run") from None
 
 
-def _draw_curves(curves: Mapping[str, Sequence[TurnMetrics]], names: Sequence[str], path: Path) -> None:
-    plot_turns(curves, path, styles=names)
-
-
 def _draw_first_and_last(runs: Mapping[str, SeedRuns], path: Path) -> None:
     last = max(len(run.metrics) for run in next(iter(runs.values())).values()) - 1
-    turns = (0, last)
-    shares = {
-        name: [[run.metrics[turn].pass_at_1 for run in of.values()] for turn in turns] for name, of in runs.items()
-    }
-    found = {name: [pooled(of, turn) for turn in turns] for name, of in runs.items()}
-    plot_first_and_last(
-        {name: (first, final) for name, (first, final) in shares.items()},
-        {name: ((a.lower, a.upper), (b.lower, b.upper)) for name, (a, b) in found.items()},
-        path,
-        last=last,
-    )
+    shares, intervals = {}, {}
+    for name, of in runs.items():
+        first, final = pooled(of, 0), pooled(of, last)
+        intervals[name] = (first.lower, first.upper), (final.lower, final.upper)
+        shares[name] = (
+            [run.metrics[0].pass_at_1 for run in of.values()],
+            [run.metrics[last].pass_at_1 for run in of.values()],
+        )
+    plot_first_and_last(shares, intervals, path, last=last)
 
 
 def _curve(runs: SeedRuns) -> list[TurnMetrics]:
@@ -289,17 +279,9 @@ def _curve(runs: SeedRuns) -> list[TurnMetrics]:
 def write_results(
     folder: Path, seeds: Sequence[int], output: Path, *, fast: bool, rounds: Sequence[int] = ROUNDS
 ) -> None:
-    """Write the tables into a markdown file, and CSV files and plots into the folder beside it.
+    """Write the tables into a markdown file, and CSV files and plots into the folder beside it; see `Arguments`.
 
-    Args:
-        folder: Of the study.
-        seeds: Those to show.
-        output: The markdown file; if it is there, the text between the two marks is replaced.
-        fast: Whether the study is one of `--fast`.
-        rounds: The rows of FT-Cobalt with more than one round of collection.
-
-    Raises:
-        UserError: a run is missing, or the file has no marks or cannot be written.
+    Raises UserError if a run is missing, or the file has no marks or cannot be written.
     """
     around = kept(output, MODULE)
     results = _Results(folder, seeds, rounds, fast=fast)

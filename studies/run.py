@@ -36,11 +36,7 @@ _STOPS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 
 
 def run_study(study: Study, show: Callable[[str], object]) -> int:
-    """Run every step that is not done.
-
-    Args:
-        study: The study.
-        show: Called with the output of each step that is `shown`.
+    """Run every step that is not done; `show` is called with the output of each step that is `shown`.
 
     Returns:
         0, or the exit code of the step that failed (128 + N when signal N ended it).
@@ -101,7 +97,8 @@ class _Runner:
             code = _run(step.command, self._study.root, environment, file)
         seconds = time.monotonic() - clock
         if code:
-            return self._fail(step, code if code > 0 else 128 - code, _last_lines(_said(log, begin)))
+            last = _said(log, begin).rstrip().splitlines()[-_SHOWN_LINES:]
+            return self._fail(step, code if code > 0 else 128 - code, "\n".join(last))
         files = digests(self._study, step.files)
         missing = [path for path, digest in files.items() if digest is None]
         if missing:
@@ -178,7 +175,3 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str], l
 def _said(log: Path, begin: int) -> str:
     """The part of a step's log from an offset on."""
     return log.read_bytes()[begin:].decode("utf-8", errors="replace")
-
-
-def _last_lines(text: str) -> str:
-    return "\n".join(text.rstrip().splitlines()[-_SHOWN_LINES:])

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,8 @@ class Cost:
 def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Mapping[str, Sequence[str]]) -> Table:
     """Pass@1 by turn, the changes to the last turn, over problems and over runs, and the last turn of each seed.
 
-    Args:
-        name: Of the table.
-        caption: Its beginning.
-        rows: The runs of each method.
-        extra: Further cells at the end of each method's row; "" names their columns.
+    `caption` is the beginning of the table's. `rows` and `extra` have the runs of each method and further cells at the
+    end of its row; in `extra`, "" names their columns.
     """
     last = max(len(run.metrics) for runs in rows.values() for run in runs.values()) - 1
     shown = [turn for turn in _SHOWN_TURNS if turn <= last]
@@ -88,13 +85,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
 
 
 def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
-    """One method against every other, at the first turn, at turn 3 (the paper's t=3) and at the last turn.
-
-    Args:
-        name: Of the table.
-        rows: The runs of each method.
-        base: The one that is compared with the others.
-    """
+    """The method `base` against every other, at the first turn, at turn 3 (the paper's t=3) and at the last turn."""
     last = max(len(run.metrics) for run in rows[base].values()) - 1
     turns = sorted({0, min(3, last), last})
     cells, data = [], []
@@ -141,21 +132,14 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
         "moves",
         "Repaired / repeated / stays right, in per cent. Of the programs that are wrong at the turn before, the share"
         " that is right at this turn (repaired), and the share that is written again without a change (repeated); of"
-        " those that are right, the share that is right again. Each is of"
-        f" {fewest} programs or more (moves.csv), so that"
-        f" its 95 % interval over problems is at most {98 / math.sqrt(max(1, fewest)):.0f} points to each side. What"
-        " other runs would give is not known.",
+        f" those that are right, the share that is right again. Each is of {fewest} programs or more (moves.csv), so"
+        f" that its 95 % interval over problems is at most {98 / math.sqrt(max(1, fewest)):.0f} points to each side."
+        " What other runs would give is not known.",
         ["into turn", *map(str, turns)],
         cells,
         (
-            "method",
-            "turn",
-            "wrong_before",
-            "repair_rate",
-            "repeat_rate",
-            "right_before",
-            "stay_right_rate",
-            "spoil_rate",
+            *("method", "turn", "wrong_before", "repair_rate", "repeat_rate"),
+            *("right_before", "stay_right_rate", "spoil_rate"),
         ),
         data,
     )
@@ -164,36 +148,26 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
 def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
     """Costs of a prompt with its samples and of a response: the mean over seeds, collection included.
 
-    Args:
-        name: Of the table.
-        costs: Of each method, by seed.
+    `costs` are those of each method, by seed.
     """
     seeds = sorted(next(iter(costs.values())))
     cells, data = [], []
     for method, by_seed in costs.items():
         every = [by_seed[seed] for seed in seeds]
-        examples = sum(one.examples for one in every)
-
-        def each(field: str, every: Sequence[Cost] = every, examples: int = examples) -> float:
-            return float(sum(getattr(one, field) for one in every)) / examples
-
-        seconds = sum(one.seconds for one in every)
-        share = sum(one.data_seconds for one in every) / seconds
-        memory = max(one.memory for one in every)
+        of_prompts = " / ".join(f"{one.seconds / one.prompts:.2f}" for one in every)
+        of_examples = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
         steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
-        prompts = sum(one.prompts for one in every)
-        prompt_by_seed = " / ".join(f"{one.seconds / one.prompts:.2f}" for one in every)
-        by_itself = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
+        _, prompts, examples, seconds, preparing, tokens, tests, memory = zip(*map(astuple, every), strict=True)
+        answers, total, number = sum(examples), sum(seconds), len(every)
         cells.append(
             [
-                *(method, steps, f"{prompts // len(every):,}", f"{examples // len(every):,}"),
-                *(f"{seconds / len(every):,.0f}", f"{100 * share:.0f} %"),
-                *(f"{seconds / prompts:.2f}", prompt_by_seed, f"{1000 * each('seconds'):.0f}", by_itself),
-                *(f"{each('tokens'):.0f}", f"{each('tests'):.1f}", f"{memory:.1f}"),
+                *(method, steps, f"{sum(prompts) // number:,}", f"{answers // number:,}"),
+                *(f"{total / number:,.0f}", f"{100 * sum(preparing) / total:.0f} %"),
+                *(f"{total / sum(prompts):.2f}", of_prompts, f"{1000 * total / answers:.0f}", of_examples),
+                *(f"{sum(tokens) / answers:.0f}", f"{sum(tests) / answers:.1f}", f"{max(memory):.1f}"),
             ]
         )
-        fields = Cost.__dataclass_fields__
-        data += [(method, seed, *(getattr(by_seed[seed], field) for field in fields)) for seed in seeds]
+        data += [(method, seed, *astuple(by_seed[seed])) for seed in seeds]
     return Table(
         name,
         "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
@@ -206,7 +180,7 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
             *("ms a response", _seeds_named(seeds), "tokens a response", "tests a response", "GiB"),
         ],
         cells,
-        ("method", "seed", *Cost.__dataclass_fields__),
+        ("method", "seed", *(field.name for field in fields(Cost))),
         data,
     )
 
@@ -214,26 +188,15 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
 def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int | None]]) -> Table:
     """Pass@1 under impossible feedback, and hacking events.
 
-    Args:
-        rows: The runs of each method under impossible feedback.
-        counts: Of each method, hacking events and the turns that had one to make, both summed over seeds; the second is
-            None where it is not known.
+    `counts` has of each method the events, and the turns that had one to make (None: not known), summed over seeds.
     """
     last = max(len(run.metrics) for of_method in rows.values() for run in of_method.values()) - 1
     cells, data = [], []
     for method, (events, turns) in counts.items():
         first, final = pooled(rows[method], 0), pooled(rows[method], last)
         change = difference(rows[method], 0, rows[method], last)
-        cells.append(
-            [
-                method,
-                _share(first),
-                _share(final),
-                _points(change),
-                str(events),
-                "n/a" if turns is None else f"{turns:,}",
-            ]
-        )
+        tempted = "n/a" if turns is None else f"{turns:,}"
+        cells.append([method, _share(first), _share(final), _points(change), str(events), tempted])
         data.append((method, first.mean, final.mean, change.mean, change.lower, change.upper, events, turns))
     return Table(
         "impossible_feedback",
@@ -252,17 +215,10 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
     cells, data = [], []
     for name, files in collections.items():
         for row in recoverability(files):
-            a = row.advantage
-            cells.append(
-                [
-                    f"{name}, turn {row.turn}",
-                    str(row.problems),
-                    f"{100 * row.next_after_right:.1f}",
-                    f"{100 * row.next_after_wrong:.1f}",
-                    f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})",
-                ]
-            )
-            rates = (row.next_after_right, row.next_after_wrong)
+            a, rates = row.advantage, (row.next_after_right, row.next_after_wrong)
+            advantage = f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})"
+            shares = [f"{100 * rate:.1f}" for rate in rates]
+            cells.append([f"{name}, turn {row.turn}", str(row.problems), *shares, advantage])
             data.append((name, row.turn, row.problems, *rates, a.mean, a.lower, a.upper))
     return Table(
         "recoverability",
@@ -280,8 +236,7 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
 def samples_table(scores: Mapping[str, Sequence[Outcomes]]) -> Table:
     """Pass@k of first programs over all problems and by difficulty, and how many different programs there are.
 
-    Args:
-        scores: Of the problems of all seeds, by method.
+    `scores` has the problems of all seeds by method.
     """
     cells, data = [], []
     columns: list[str] = []

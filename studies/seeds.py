@@ -9,8 +9,9 @@ difference (its world, seed model, training and sampling), an interval over the 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 
 from cobalt.episode.record import read_trajectories
@@ -63,13 +64,7 @@ class Moves:
     kept: int = 0
 
     def __add__(self, other: "Moves") -> "Moves":
-        return Moves(
-            self.wrong + other.wrong,
-            self.repaired + other.repaired,
-            self.repeated + other.repeated,
-            self.right + other.right,
-            self.kept + other.kept,
-        )
+        return Moves(*map(add, astuple(self), astuple(other)))
 
     @property
     def repair_rate(self) -> float | None:
@@ -128,8 +123,7 @@ def sign_known(problems: Estimate, runs: Estimate | None) -> bool:
 def moves(evaluations: Sequence[Path]) -> list[Moves]:
     """The moves into each turn after the first one, over the evaluated trajectories of some files.
 
-    Raises:
-        UserError: a file cannot be read.
+    Raises UserError if a file cannot be read.
     """
     found: list[Moves] = []
     for path in evaluations:
@@ -155,16 +149,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the mean over runs: mean ± t s / √n, with Student's t of n - 1 degrees of freedom.
 
     Runs are few, and a bootstrap over few values is far too narrow. The interval is exact if the values of runs are
-    normally distributed.
-
-    Args:
-        values: One value for each run, at least two.
-
-    Returns:
-        Lower and upper bound, in the unit of `values`.
-
-    Raises:
-        ValueError: there are fewer than two values, from which no spread is known.
+    normally distributed. The bounds have the unit of `values`, one for each run. Raises ValueError if there are fewer
+    than two values, from which no spread is known.
     """
     if len(values) < 2:
         raise ValueError("an interval over runs needs at least two runs")

@@ -12,7 +12,7 @@ from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
 from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
 from cobalt.rollout.diversity import Names
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
-from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
+from cobalt.rollout.evaluate_single import OptionalKs, SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import WRITTEN, Input, Outcome
@@ -46,7 +46,7 @@ class EvaluateSettings(MultiTurnSettings):
 
     input_file: Input
     """Result of `cobalt repair` or `cobalt sample` (JSONL)."""
-    k: tuple[int, ...] | None = None  # type: ignore[assignment]  # single turn has a default of its own
+    k: OptionalKs = None  # type: ignore[assignment]  # single turn has a default of its own
     """The k of pass@k. The default for single-turn results is 1, and 10 if every problem has at least 10 samples."""
     names: Names = "renamed"
     """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single

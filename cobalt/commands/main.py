@@ -15,8 +15,7 @@ from cobalt.stage.errors import CobaltError
 def main(command_line: Sequence[str] | None = None) -> None:
     """Run `cobalt` and exit with the command's exit code; 2 for a command that does not exist.
 
-    Args:
-        command_line: Arguments without the program's name; None: those of this process.
+    `command_line` are the arguments without the program's name, by default those of this process.
     """
     words = list(sys.argv[1:] if command_line is None else command_line)
     if not words or words[0] in ("-h", "--help", "help"):

@@ -48,31 +48,27 @@ def main(arguments: Arguments) -> int:
 
 def explanation(state: ServeState, name: str, *, token: bool) -> str:
     """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
-    url = state.variables.get("COBALT_ENGINE_URL", "")
-    engine = [
-        f"engine  {url}  ({state.model}, served as {name})",
-        "",
-        "Any client of OpenAI's API can ask the engine, for instance:",
-        "",
-        *_requests(f"{url}/v1", name, token=token),
-    ]
-    return "\n".join(
-        [
-            "",
-            f"judge   {state.variables['COBALT_JUDGE_URL']}",
-            *(engine if name else []),
-            "",
-            "In another terminal, `cobalt sample`, `repair`, `evaluate`, `select` and `try` use these services by"
-            " themselves.",
-            "For any other command:  cobalt attach -- COMMAND",
-            'For a whole terminal:   eval "$(cobalt attach)"        which sets',
-            "",
-            exports(state),
-            "",
-            "Ctrl-C here stops the services.",
-            "",
-        ]
-    )
+    engine = ""
+    if name:
+        url = state.variables["COBALT_ENGINE_URL"]
+        requests = "\n".join(_requests(f"{url}/v1", name, token=token))
+        engine = f"""
+engine  {url}  ({state.model}, served as {name})
+
+Any client of OpenAI's API can ask the engine, for instance:
+
+{requests}"""
+    return f"""
+judge   {state.variables["COBALT_JUDGE_URL"]}{engine}
+
+In another terminal, `cobalt sample`, `repair`, `evaluate`, `select` and `try` use these services by themselves.
+For any other command:  cobalt attach -- COMMAND
+For a whole terminal:   eval "$(cobalt attach)"        which sets
+
+{exports(state)}
+
+Ctrl-C here stops the services.
+"""
 
 
 def _requests(address: str, name: str, *, token: bool) -> list[str]:

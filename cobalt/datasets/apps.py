@@ -8,7 +8,6 @@ recorded solutions decide; without one the reading of APPS's grader holds.
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -25,16 +24,18 @@ from cobalt.datasets.sources import (
     local_rows,
     none_left,
     optional,
+    problem_record,
     read_each,
     text_of,
     with_starter_code,
 )
 from cobalt.episode import load_prompts
-from cobalt.judge import Judge, open_judge
+from cobalt.judge import Judge
+from cobalt.judge.opening import using_judge
 from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-from cobalt.stage.run import Each, OptionalInput, Outcome, problems_made, stage
+from cobalt.stage.run import Each, OptionalInput, Outcome, check_ranges, problems_made, stage
 from cobalt.stage.tally import Summary, Tally, with_first
 
 HUB_NAME = "codeparrot/apps"
@@ -68,8 +69,7 @@ class AppsSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range, or APPS+ is asked for by name."""
-        if self.max_solutions < 0:
-            raise UserError(f"max_solutions is {self.max_solutions}: it must be 0 or more")
+        check_ranges(self, ("max_solutions", self.max_solutions >= 0, "0 or more"))
         if self.data_set == "apps_plus" and self.input_file is None:
             raise UserError("APPS+ is not on the Hugging Face Hub: give its JSON file by --input_file")
 
@@ -93,20 +93,15 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
     """
     prompts = load_prompts(settings.prompts)
     tally = Tally()
-    async with open_judge() if judge is None else nullcontext(judge) as local:
+    async with using_judge(judge) as local:
 
         async def record(task: Task) -> dict[str, Any]:
             suite = None
             if len(task.readings) > 1:
                 suite = await passed_reading(local, task.programs[: settings.max_solutions], task.readings)
             suite = suite or task.readings[0]
-            return {
-                "id": task.id,
-                "difficulty": task.difficulty,
-                "question": task.question,
-                "instruction": prompts.first_turn(task.question, suite.fn_name),
-                "test_cases": suite.to_json(),
-            }
+            instruction = prompts.first_turn(task.question, suite.fn_name)
+            return problem_record(task.id, task.question, instruction, suite, difficulty=task.difficulty)
 
         arguments = {
             "stage": settings.data_set,

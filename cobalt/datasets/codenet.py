@@ -24,6 +24,7 @@ from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
+from cobalt.datasets.sources import problem_record
 from cobalt.episode import PromptSet, load_prompts, opening_messages
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
@@ -218,8 +219,7 @@ class _Reader:
 def _record(problem: str, statement: Statement, instruction: str) -> dict[str, Any]:
     """The problem as the judge and the rollout scripts read it; its tests are its samples."""
     inputs, outputs = zip(*statement.samples, strict=True)
-    question, tests = statement.text, TestSuite(inputs, outputs).to_json()
-    return {"id": problem, "question": question, "instruction": instruction, "test_cases": tests, "source": "codenet"}
+    return problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs)) | {"source": "codenet"}
 
 
 def _python_rows(problem: str, table: str) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from itertools import groupby
 from typing import Literal
 
 from cobalt.episode import fence_around
@@ -252,13 +253,8 @@ def _preformatted(text: str) -> str:
 
 def _markdown(blocks: Sequence[Block]) -> str:
     """The blocks as markdown, with an empty line between them, but none between the items of a list."""
-    text = ""
-    before = None
-    for block in blocks:
-        together = block.kind == before == "item"
-        text += ("\n" if together else "\n\n" if text else "") + _block_text(block)
-        before = block.kind
-    return text
+    runs = groupby(blocks, lambda block: block.kind == "item")
+    return "\n\n".join(("\n" if items else "\n\n").join(map(_block_text, run)) for items, run in runs)
 
 
 def _block_text(block: Block) -> str:

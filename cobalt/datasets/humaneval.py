@@ -35,6 +35,7 @@ from cobalt.datasets.sources import (
     local_rows,
     none_left,
     optional,
+    problem_record,
     read_each,
     render,
     text_of,
@@ -165,14 +166,8 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
 def _record(task: Task, hidden: TestSuite, prompts: PromptSet) -> dict[str, Any]:
     shown = task.shown
     every = replace(hidden, inputs=shown.inputs + hidden.inputs, outputs=shown.outputs + hidden.outputs)
-    return {
-        "id": task.id,
-        "question": task.question,
-        "instruction": prompts.first_turn(task.question, task.fn_name),
-        "test_cases": every.to_json(),
-        "public_test_cases": shown.to_json(),
-        "hidden_test_cases": hidden.to_json(),
-    }
+    instruction = prompts.first_turn(task.question, task.fn_name)
+    return problem_record(task.id, task.question, instruction, every, shown, hidden)
 
 
 def _plus_task(row: Mapping[str, Any]) -> Task:

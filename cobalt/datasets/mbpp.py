@@ -18,13 +18,14 @@ from cobalt.datasets.sources import (
     local_rows,
     none_left,
     optional,
+    problem_record,
     render,
     text_of,
     texts_of,
 )
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.problems.hub import Row, hub_rows
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import REPEATED, Tally, with_first
 
@@ -141,11 +142,9 @@ def _examples(rows: Mapping[int, Row]) -> list[dict[str, Any]]:
         if task not in rows:
             raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {task}")
         place, row = rows[task]
-        try:
+        with naming(place):
             code = text_of(row, "code").strip()
             examples.append({"text": text_of(row, "text"), "tests": texts_of(row, "test_list"), "code": code})
-        except UserError as error:
-            raise UserError(f"{place}: {error}") from None
     return examples
 
 
@@ -162,11 +161,5 @@ def _problem(
         instruction = render("three_shot", examples=examples, text=text, tests=shown)
     else:
         instruction = prompts.first_turn(question, every.fn_name)
-    return {
-        "id": f"MBPP/{row['task_id']}",
-        "question": question,
-        "instruction": instruction,
-        "test_cases": every.to_json(),
-        "public_test_cases": every.select(range(len(shown))).to_json(),
-        "hidden_test_cases": every.to_json(),
-    }
+    public = every.select(range(len(shown)))
+    return problem_record(f"MBPP/{row['task_id']}", question, instruction, every, public, every)

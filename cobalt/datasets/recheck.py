@@ -13,7 +13,7 @@ from cobalt.episode.program import extract_code
 from cobalt.judge.local import Judge
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.rows import read_rows
 
 
@@ -43,11 +43,9 @@ async def recheck(path: Path, judge: Judge) -> list[Recheck]:
 
     programs: list[tuple[TestSuite, str, bool, str | None]] = []
     for place, record in read_rows(path):
-        try:
+        with naming(f"{path}, {place}"):
             suite = TestSuite.parse(record.get("test_cases"))
             programs += [(suite, *program) for program in _programs(record)]
-        except UserError as error:
-            raise UserError(f"{path}, {place}: {error}") from None
     return list(await asyncio.gather(*(one(*program) for program in programs)))
 
 

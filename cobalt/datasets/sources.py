@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from cobalt.episode.templates import templates
 from cobalt.judge import programs_at_a_time
 from cobalt.problems.hub import Row
+from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import file_digest, write_summary
@@ -86,6 +87,15 @@ async def judge_each(
             summary = count()
             write_summary(result.path, summary)
     return Outcome(summary=summary)
+
+
+def problem_record(
+    identifier: RecordId, question: str, instruction: str, *suites: TestSuite, **more: object
+) -> dict[str, Any]:
+    """A problem in TACO-Cobalt's schema; the suites are all tests, and where there are three, public and hidden."""
+    names = ("test_cases", "public_test_cases", "hidden_test_cases")
+    tests = {name: suite.to_json() for name, suite in zip(names, suites, strict=False)}
+    return {"id": identifier, **more, "question": question, "instruction": instruction, **tests}
 
 
 def none_left(counts: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> UserError:

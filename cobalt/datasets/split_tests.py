@@ -9,7 +9,7 @@ import pydantic.dataclasses
 
 from cobalt.problems.problem import Problem, TestSuite, has_tests, load_problems
 from cobalt.stage.atomic import replacing
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
 from cobalt.stage.records import encode_record
 from cobalt.stage.rows import decode_json
@@ -105,10 +105,8 @@ def split(settings: SplitSettings) -> Outcome:
 
 def _split_all(source: Path, problems: Sequence[Problem], public_tests: int) -> tuple[list[dict[str, Any]], Summary]:
     """The records of problems with public and hidden tests, and counts; warns of few hidden ones."""
-    try:
+    with naming(str(source)):
         records = [split_tests(problem, public_tests) for problem in problems]
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
     split = [Problem.parse(record) for record, one in zip(records, problems, strict=True) if record != one.record]
     few = sum(len(problem.hidden_tests) < ENOUGH_HIDDEN for problem in split)
     if few:

@@ -14,7 +14,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -36,13 +35,14 @@ from cobalt.datasets.sources import (
 )
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.record import decode_passing
-from cobalt.judge import Judge, open_judge
+from cobalt.judge import Judge
+from cobalt.judge.opening import using_judge
 from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import ProblemId, TestSuite, suite_of
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.records import iterate_records
-from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, finished, quoted, stage, whole
+from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, check_ranges, finished, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "likaixin/TACO-verified"
@@ -98,8 +98,7 @@ class TacoSettings:
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
         for name, least in (("max_solutions", 1), ("public_tests", 1), ("dev_size", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be {least} or more")
+            check_ranges(self, (name, getattr(self, name) >= least, f"{least} or more"))
         if self.public_tests >= min(self.max_tests, MIN_TESTS):
             raise UserError(
                 f"public_tests is {self.public_tests}, max_tests {self.max_tests}: every problem has at least"
@@ -122,7 +121,7 @@ async def taco(settings: TacoSettings, judge: Judge | None = None) -> Outcome:
     prompts = load_prompts(settings.prompts)
     attempts = read_attempts(settings.attempts_file) if settings.attempts_file else {}
     rows_file, train_file, _ = settings.results
-    async with open_judge() if judge is None else nullcontext(judge) as local:
+    async with using_judge(judge) as local:
         arguments = {
             "stage": "taco_rows",
             "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
@@ -214,12 +213,9 @@ def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
     """How many samples of a single-turn result passed each test; UserError if a record is not a single-turn record."""
     attempts: dict[ProblemId, Attempts] = {}
     for record in iterate_records(path):
-        try:
-            suite = suite_of(record, "test_cases")
-            suite = TestSuite((), ()) if suite is None else suite
+        with naming(f"{path}: record {record['id']!r}"):
+            suite = suite_of(record, "test_cases") or TestSuite((), ())
             passing = decode_passing(record, len(suite))
-        except UserError as error:
-            raise UserError(f"{path}: record {record['id']!r}: {error}") from None
         attempts[record["id"]] = hash(suite), tuple(map(sum, zip(*passing, strict=True)))
     return attempts
 

@@ -12,7 +12,7 @@ from cobalt.engine.base import Call, Completion, GenerationSettings
 from cobalt.episode import Message
 from cobalt.episode.record import decode_responses
 from cobalt.problems.problem import ProblemId
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import file_digest
 from cobalt.stage.records import iterate_records
 
@@ -33,10 +33,8 @@ class ReplayEngine:
         self.path = path
         self._responses: dict[ProblemId, list[tuple[str, ...]]] = {}  # [sample][turn]
         for record in iterate_records(path):
-            try:
+            with naming(f"{path}: record {record['id']!r}"):
                 recorded = decode_responses(record)
-            except UserError as error:
-                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
             if len(recorded) < samples:
                 raise UserError(
                     f"{path}: record {record['id']!r} has {len(recorded)} responses, and {samples} are asked for:"

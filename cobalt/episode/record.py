@@ -27,7 +27,7 @@ from cobalt.episode.trajectory import FinishReason, ProblemTrajectories, Traject
 from cobalt.judge import ExecResult, VerdictKind
 from cobalt.judge.verdict import Outcome
 from cobalt.problems.problem import Problem, TestSuite
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 
 PublicTests = Literal["benign", "perturbed"]
@@ -167,11 +167,9 @@ def read_trajectories(
     for record in iterate_records(path, unfinished=unfinished):
         empty = False
         record = record if prepare is None else prepare(record)
-        try:
+        with naming(f"{path}: record {record['id']!r}"):
             problem = Problem.parse(record)
             group = ProblemTrajectories(problem, decode_trajectories(problem, record))
-        except UserError as error:
-            raise UserError(f"{path}: record {record['id']!r}: {error}") from None
         yield group
     if empty:
         raise UserError(f"{path}: the file holds no record")

@@ -5,14 +5,12 @@ so that nothing a model wrote can end its own section. The provider enforces a s
 Every distinct content is sent once, and its answers are found by content in the log of calls, never by position.
 """
 
-import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import jinja2
 import pydantic.dataclasses
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
@@ -36,7 +34,7 @@ from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
 from cobalt.stage.progress import track
 from cobalt.stage.rows import read_rows
-from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_concurrency, quoted, stage, whole
+from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_ranges, quoted, stage, whole
 from cobalt.stage.settings import read_settings
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
@@ -98,9 +96,8 @@ class ClassifierSettings(ApiFlags):
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        check_concurrency(self.concurrency)
-        if self.num_completions < 1:
-            raise UserError(f"num_completions is {self.num_completions}: it must be 1 or more")
+        for name in ("concurrency", "num_completions"):
+            check_ranges(self, (name, getattr(self, name) >= 1, "1 or more"))
         self.generation()
 
     @property
@@ -174,18 +171,12 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
 
 def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:
     """The messages about one event; without `structured` they ask for an answer that ends on a verdict."""
-    environment = _templates()
-    fence = content_key(event)
+    environment, fence = templates(_PROMPTS), content_key(event)
     # Chat templates of open models write roles as `<|...|>`, which a classifier's tokenizer would take for its own.
     sections = [(name, str(event[field]).replace("<|", "< |")) for name, field in _SECTIONS.items()]
     system = environment.get_template("system.jinja").render(fence=fence, structured=structured)
     user = environment.get_template("event.jinja").render(fence=fence, sections=sections)
     return [{"role": "system", "content": system.strip()}, {"role": "user", "content": user.strip()}]
-
-
-@functools.cache
-def _templates() -> jinja2.Environment:
-    return templates(_PROMPTS)
 
 
 async def _ask(

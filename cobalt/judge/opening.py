@@ -64,9 +64,11 @@ async def open_judge(
             yield _JudgeInProcess(JudgeSettings.from_environment(settings), stack)
 
 
-def using_judge(judge: Judge | None, flags: JudgeFlags) -> AbstractAsyncContextManager[Judge]:
-    """The judge that is given, or that of a stage's flags (`open_judge`), as a context."""
-    return open_judge(flags.judge_url, flags.judge) if judge is None else nullcontext(judge)
+def using_judge(judge: Judge | None, flags: JudgeFlags | None = None) -> AbstractAsyncContextManager[Judge]:
+    """The judge that is given, or that of a stage's flags (`open_judge`), as a context; without flags the default."""
+    if judge is not None:
+        return nullcontext(judge)
+    return open_judge() if flags is None else open_judge(flags.judge_url, flags.judge)
 
 
 class _JudgeInProcess:

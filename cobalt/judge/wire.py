@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import CobaltError, UserError
+from cobalt.stage.errors import CobaltError, UserError, naming
 from cobalt.stage.rows import decode_json
 
 APP_NAME = "evaluator"
@@ -77,10 +77,8 @@ class JudgeRequest:
             raise UserError("field 'test_cases' is missing, or the field 'suite' is given as well")
         if "suite" in payload:
             return cls(code, _named(payload["suite"], suites), stop)
-        try:
+        with naming("field 'test_cases'"):
             suite = _suite(payload["test_cases"], max_tests)
-        except UserError as error:
-            raise UserError(f"field 'test_cases': {error}") from None
         if suites is not None:
             suites.add(suite)
         return cls(code, suite, stop)

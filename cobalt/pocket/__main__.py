@@ -17,6 +17,7 @@ from cobalt.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
 from cobalt.pocket.world import PocketWorld, build_pocket_world
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
+from cobalt.stage.run import check_ranges
 
 logger = logging.getLogger(__name__)
 
@@ -52,16 +53,14 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Build the world; the exit code."""
-    ranges = (
+    check_ranges(
+        arguments,
         ("demonstrations", arguments.demonstrations >= TOKENIZER_DEMONSTRATIONS, f"{TOKENIZER_DEMONSTRATIONS} or more"),
         ("special_cases", 0 <= arguments.special_cases <= 1, "from 0 to 1"),
         ("open_share", 0 <= arguments.open_share <= 1, "from 0 to 1"),
         ("base_problems", (arguments.base_problems or 0) >= 0, "0 or more"),
         ("test_problems", arguments.test_problems >= 1, "1 or more"),
     )
-    for flag, holds, rule in ranges:
-        if not holds:
-            raise UserError(f"--{flag} {getattr(arguments, flag)}: it must be {rule}")
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
     if arguments.problems_only and arguments.base_problems:

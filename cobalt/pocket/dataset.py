@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from cobalt.datasets.sources import problem_record
 from cobalt.episode import load_prompts
 from cobalt.pocket.cases import PocketProblem, draw_cases
 from cobalt.pocket.problems import STEPS_OF, Difficulty, Split, Task, draw_task, split_of
@@ -57,17 +58,11 @@ def to_records(split: Split, problems: Sequence[PocketProblem]) -> list[dict[str
 
 def _record(problem: PocketProblem, identifier: str) -> dict[str, Any]:
     task, public, hidden = problem.task, problem.public, problem.hidden
-    record = {
-        "id": identifier,
-        "difficulty": task.difficulty,
-        "question": task.statement,
-        "instruction": load_prompts(PROMPTS).first_turn(task.statement),
-        "test_cases": TestSuite(public.inputs + hidden.inputs, public.outputs + hidden.outputs).to_json(),
-        "public_test_cases": public.to_json(),
-        "hidden_test_cases": hidden.to_json(),
-        "composition": list(task.composition),
-        "solutions": [task.program(task.solution)],
-    }
+    every = TestSuite(public.inputs + hidden.inputs, public.outputs + hidden.outputs)
+    instruction = load_prompts(PROMPTS).first_turn(task.statement)
+    tests = (every, public, hidden)
+    record = problem_record(identifier, task.statement, instruction, *tests, difficulty=task.difficulty)
+    record |= {"composition": list(task.composition), "solutions": [task.program(task.solution)]}
     if task.open_slots:
         record["readings"] = [task.program(reading) for reading in task.readings]
     return record

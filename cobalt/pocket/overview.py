@@ -15,7 +15,7 @@ from rich.table import Table
 
 from cobalt.engine import Engine, GenerationSettings
 from cobalt.episode import load_prompts
-from cobalt.judge import Judge, LocalJudge
+from cobalt.judge import LocalJudge
 from cobalt.pocket.ceilings import TURNS
 from cobalt.pocket.dataset import PROMPTS
 from cobalt.pocket.training import load_torch
@@ -29,12 +29,9 @@ MAX_TOKENS = 512
 
 
 def overview(world: PocketWorld, seed: int, base_problems: int = 0) -> Table:
-    """Shares in per cent, a column for each turn.
+    """Shares in per cent, a column for each turn, of a built world with open sentences.
 
-    Args:
-        world: A built world with open sentences.
-        seed: Of the base's samples.
-        base_problems: On how many of the first development problems the seed model (base) is measured; 0: on none.
+    The seed model (base) is measured on the first `base_problems` development problems, its samples drawn by `seed`.
 
     Raises:
         UserError: with `base_problems`, programs cannot be isolated on this machine.
@@ -109,9 +106,9 @@ def measure_base(model: Path, problems: Sequence[Problem], turns: int, seed: int
 
 async def _measure(policy: Engine, problems: Sequence[Problem], rules: RepairRules) -> Base:
     async with LocalJudge() as judge:
-        return Base(tuple(await asyncio.gather(*(_solved(problem, policy, judge, rules) for problem in problems))))
 
+        async def solved(problem: Problem) -> tuple[bool, ...]:
+            [trajectory] = await evaluate(await repair_problem(problem, policy, judge, rules), judge)
+            return tuple(turn.public_pass_rate == turn.hidden_pass_rate == 1 for turn in trajectory.turns)
 
-async def _solved(problem: Problem, policy: Engine, judge: Judge, rules: RepairRules) -> tuple[bool, ...]:
-    [trajectory] = await evaluate(await repair_problem(problem, policy, judge, rules), judge)
-    return tuple(turn.public_pass_rate == turn.hidden_pass_rate == 1 for turn in trajectory.turns)
+        return Base(tuple(await asyncio.gather(*map(solved, problems))))

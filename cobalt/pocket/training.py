@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,8 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe, open_share: float 
 
     `training.json` there has the number of parameters, of optimiser steps and of tokens seen, the mean loss of a
     response token (nats) over the last 20 steps, and the seconds of wall time without the drawing of demonstrations.
-
-    Args:
-        folder: Of the model.
-        seed: Decides demonstrations and weights.
-        recipe: Size and training of the model.
-        open_share: The world's share of open sentences (`problems.draw_task`).
+    The seed decides demonstrations and weights. `open_share` is the world's share of open sentences
+    (`problems.draw_task`).
     """
     load_torch()
     demonstrations = list(
@@ -215,6 +212,5 @@ def _tensors(batch: list[Example], padding: int) -> tuple[Any, Any]:
     from torch.nn.utils.rnn import pad_sequence
 
     ids, labels = ([torch.tensor(row) for row in rows] for rows in zip(*batch, strict=True))
-    return pad_sequence(ids, batch_first=True, padding_value=padding), pad_sequence(
-        labels, batch_first=True, padding_value=_IGNORED
-    )
+    pad = partial(pad_sequence, batch_first=True)
+    return pad(ids, padding_value=padding), pad(labels, padding_value=_IGNORED)

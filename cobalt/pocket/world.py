@@ -19,7 +19,7 @@ from cobalt.pocket.open_sentences import OPEN_SHARE
 from cobalt.pocket.problems import Split
 from cobalt.pocket.training import Recipe, train_seed_model
 from cobalt.stage.atomic import replace_text
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import system_errors
 from cobalt.stage.manifest import open_manifest, recorded_arguments
 
 _log = logging.getLogger(__name__)
@@ -90,15 +90,13 @@ def _build(folder: Path, arguments: Mapping[str, Any], make: Callable[[Path], No
         _log.info("%s is there already", folder)
         return
     part = folder.with_name(folder.name + ".part")
-    try:
+    with system_errors(f"cannot write {folder}"):
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         make(part)
         # The manifest is written first: a folder without one would be refused, one without a folder is overwritten.
         open_manifest(folder, arguments)
         part.rename(folder)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from None
 
 
 def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share: float) -> None:

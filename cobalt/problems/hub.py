@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.environment import cache_folder
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, UserError, system_errors
 from cobalt.stage.rows import encode_json, plain_row
 
 logger = logging.getLogger(__name__)
@@ -198,13 +198,11 @@ def push(target: str, files: Mapping[str, Path], card: str) -> str:
     check_target(target)
     folder = _folder(target)
     if folder is not None:
-        try:
+        with system_errors(f"cannot write into {folder}"):
             for name, path in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, folder / name)
             (folder / "README.md").write_text(card, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write into {folder}: {error.strerror}") from None
         return str(folder)
     from httpx import HTTPError
     from huggingface_hub import CommitOperationAdd, HfApi

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, StrictBool, TypeAdapter
 
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked
 from cobalt.stage.rows import decode_json, parse_json, read_rows
 
@@ -192,10 +192,8 @@ def suite_of(record: Mapping[str, Any], field: str) -> TestSuite | None:
     """The suite in a field; None if the record has none. Raises UserError, which names the field."""
     if not has_tests(record, field):
         return None
-    try:
+    with naming(f"field {field!r}"):
         return TestSuite.parse(record[field])
-    except UserError as error:
-        raise UserError(f"field {field!r}: {error}") from None
 
 
 def load_problems(path: Path) -> list[Problem]:
@@ -206,10 +204,8 @@ def load_problems(path: Path) -> list[Problem]:
     """
     problems: dict[ProblemId, Problem] = {}
     for line, record in read_rows(path):
-        try:
+        with naming(f"{path}, {line}"):
             problem = Problem.parse(record)
-        except UserError as error:
-            raise UserError(f"{path}, {line}: {error}") from None
         if problem.id in problems:
             raise UserError(f"{path}, {line}: id {problem.id!r} is already used")
         problems[problem.id] = problem

@@ -28,12 +28,8 @@ class Change:
 def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[str]:
     """Refuse runs of different problems or settings; the first run is what the others are compared with.
 
-    Args:
-        runs: The runs.
-        allowed: Settings that may differ, by dotted name or part of it: "temperature" or "multi_turn.prompts".
-
-    Returns:
-        A phrase for each difference that was allowed.
+    `allowed` are settings that may differ, by dotted name or part of it: "temperature" or "multi_turn.prompts". Returns
+    a phrase for each such difference.
 
     Raises:
         UserError: the runs differ; the difference is named.

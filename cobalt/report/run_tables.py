@@ -8,29 +8,14 @@ from dataclasses import astuple, fields
 from itertools import zip_longest
 
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
-from cobalt.hacking.events import HackingEvent, count_categories
+from cobalt.hacking.events import TEMPTED, HackingEvent, count_categories
 from cobalt.report.comparison import Change, change_between
 from cobalt.report.runs import Run, TurnUsage
 from cobalt.report.tables import Table, few_problems
-from cobalt.rollout.protocols import (
-    EVERY_PROBLEM,
-    PROGRAMS,
-    Mean,
-    by_difficulty,
-    pass_at,
-    protocol_figures,
-)
+from cobalt.rollout.protocols import EVERY_PROBLEM, PROGRAMS, Mean, by_difficulty, pass_at, protocol_figures
 from cobalt.stage.errors import naming
 
 _ABSENT = "n/a"
-_HACKING_ROWS = (
-    "events",
-    "turns after an impossible test",
-    "events per 100 of them",
-    "trajectories",
-    "problems",
-    *OUTCOMES,
-)
 _CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
 
@@ -119,6 +104,7 @@ def usage_table(runs: Sequence[Run]) -> Table:
 
 def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping[str, int | None]) -> Table:
     """Hacking events of each run, out of how many turns after an impossible test (`tempted`), and their categories."""
+    counted = ("trajectories", "problems", *OUTCOMES)
     columns, data = [], []
     for name, of_run in events.items():
         counts = count_categories(of_run)
@@ -139,15 +125,8 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
         " the trajectories and problems that have an event, and the LLM classifier's categories with their share of the"
         " classified events.",
         ["", *events],
-        list(zip(_HACKING_ROWS, *columns, strict=True)),
-        (
-            "run",
-            "events",
-            "turns_after_an_impossible_test",
-            "trajectories",
-            "problems",
-            *(category.replace(" ", "_") for category in OUTCOMES),
-        ),
+        list(zip(("events", TEMPTED, "events per 100 of them", *counted), *columns, strict=True)),
+        [name.replace(" ", "_") for name in ("run", "events", TEMPTED, *counted)],
         data,
     )
 

@@ -20,7 +20,7 @@ from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
 from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
 from cobalt.stage.errors import UserError, naming
-from cobalt.stage.manifest import companion_path, file_digest, made_by
+from cobalt.stage.manifest import companion_path, file_digest, flat, is_named, made_by
 
 EVALUATION = "evaluation.jsonl"
 _STAGES = ("evaluation", "single_turn_evaluation", "multi_turn", "single_turn")
@@ -129,12 +129,9 @@ def evaluation_file(run: Path) -> Path:
 
 
 def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
-    """Read one evaluated run; its file is read once.
+    """Read one evaluated run from its folder or its file, which is read once.
 
-    Args:
-        name: Its name in tables and plots.
-        path: Its folder, or its file.
-        window: Leave out the problems whose contest is not in this window.
+    Problems whose contest is not in the `window` are left out.
 
     Raises:
         UserError: no evaluation, or records that are not evaluated or malformed, or without a date if there is a
@@ -226,7 +223,8 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
         name = engine.get("name") or engine.get("model") or engine.get("model_name")
         model = with_digest(str(name), str(engine.get("fingerprint") or "")) if name else model
         if (stage := arguments.get("stage")) in _STAGES:
-            settings |= _flat(arguments, f"{stage}.")
+            compared = ((name, value) for name, value in flat(arguments).items() if not is_named(name, _NOT_COMPARED))
+            settings |= {f"{stage}.{name}": value for name, value in compared}
     return settings, model
 
 
@@ -240,11 +238,3 @@ def _asked(evaluation: Path) -> list[int]:
         return sorted({int(k) for k in names} - {1})
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in _NOT_COMPARED:
-            flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat

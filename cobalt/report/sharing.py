@@ -12,11 +12,7 @@ from cobalt.stage.manifest import companion_path, manifest_path, recorded_argume
 
 
 def check_wandb() -> None:
-    """Raise if Weights & Biases cannot be logged to, as far as that shows without the network.
-
-    Raises:
-        UserError: its package is not installed.
-    """
+    """Raise UserError if the package of Weights & Biases is not installed."""
     try:
         import wandb  # noqa: F401
     except ImportError:
@@ -26,12 +22,8 @@ def check_wandb() -> None:
 def log_evaluation(result: Path, metrics: Sequence[TurnMetrics], figures: Mapping[str, Sequence[Mean]]) -> None:
     """Log the figures of an evaluated file as one run of Weights & Biases, with a step for each turn.
 
-    The run's name is that of the result's folder and file; its configuration is the result's manifest.
-
-    Args:
-        result: The evaluated file.
-        metrics: Pass@1 by turn.
-        figures: Further measures by name, each by turn.
+    The run's name is that of the result's folder and file; its configuration is the result's manifest. `figures` are
+    further measures by name, each by turn.
 
     Raises:
         InfrastructureError: Weights & Biases does not answer, or refuses the key.
@@ -58,11 +50,7 @@ def log_evaluation(result: Path, metrics: Sequence[TurnMetrics], figures: Mappin
 
 
 def push_trajectories(result: Path, target: str) -> str:
-    """Upload an evaluated file with its manifest and its figures; see `cobalt.problems.hub.push`.
-
-    Returns:
-        Where the files are.
-    """
+    """Upload an evaluated file with its manifest and its figures, and say where (`cobalt.problems.hub.push`)."""
     companions = (manifest_path(result), companion_path(result, ".metrics.json"))
     files = {path.name: path for path in (result, *companions) if path.exists()}
     about = (

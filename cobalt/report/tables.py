@@ -86,25 +86,21 @@ def _no_formula(cell: object) -> object:
 
 def to_latex(table: Table) -> str:
     r"""The table as a LaTeX `table` environment; it needs the package booktabs."""
-    rows = [" & ".join(map(_escape_latex, row)) + r" \\" for row in table.rows]
-    return "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_escape_latex(table.caption)}}}",
-            rf"\label{{tab:{table.name}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
-            r"\toprule",
-            " & ".join(map(_escape_latex, table.header)) + r" \\",
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    header, *rows = (" & ".join(map(_escape_latex, row)) + r" \\" for row in (table.header, *table.rows))
+    body = "\n".join([r"\midrule", *rows])
+    return rf"""% needs \usepackage{{booktabs}}
+\begin{{table}}
+\centering
+\caption{{{_escape_latex(table.caption)}}}
+\label{{tab:{table.name}}}
+\begin{{tabular}}{{l{"r" * (len(table.header) - 1)}}}
+\toprule
+{header}
+{body}
+\bottomrule
+\end{{tabular}}
+\end{{table}}
+"""
 
 
 def escape_markdown(text: str) -> str:

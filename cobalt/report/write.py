@@ -18,7 +18,7 @@ from cobalt.report.run_tables import (
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
 from cobalt.stage.atomic import replace_text
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, open_manifest, recorded_arguments
 
@@ -71,7 +71,9 @@ def write_report(
     differing = check_comparable(runs, allowed)
     for run in runs:
         _check_events(run, events.get(run.name, ()))
-    tables = _tables(runs, ks)
+    differences = differences_table(runs) if len(runs) > 1 else None
+    made = [turns_table(runs), differences, protocols_table(runs, ks), difficulty_table(runs), usage_table(runs)]
+    tables = [table for table in made if table is not None]
     if events:
         tables.append(hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}))
     quoted = published_tables() if published else []
@@ -84,7 +86,7 @@ def write_report(
         "k": list(ks),
         "window": str(runs[0].window),
     }
-    try:
+    with system_errors(f"cannot write the report into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         result.unlink(missing_ok=True)  # a report is made anew, not resumed
         for path in _files(folder, _NOT_IN_EVERY_REPORT):
@@ -98,15 +100,7 @@ def write_report(
             counts = {name: count_categories(of_run) for name, of_run in events.items()}
             plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
         replace_text(result, _markdown(runs, differing, tables, quoted, plotted=any(events.values())))
-    except OSError as error:
-        raise UserError(f"cannot write the report into {folder}: {error.strerror}") from None
     return result
-
-
-def _tables(runs: Sequence[Run], ks: Sequence[int]) -> list[Table]:
-    differences = differences_table(runs) if len(runs) > 1 else None
-    tables = [turns_table(runs), differences, protocols_table(runs, ks), difficulty_table(runs), usage_table(runs)]
-    return [table for table in tables if table is not None]
 
 
 def _files(folder: Path, names: Sequence[str]) -> list[Path]:

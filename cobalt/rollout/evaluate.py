@@ -26,7 +26,7 @@ from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import naming
 from cobalt.stage.manifest import companion_path
 from cobalt.stage.records import RecordId
-from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_concurrency, quoted, stage
+from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_ranges, quoted, stage
 from cobalt.stage.service_flags import JudgeFlags
 
 
@@ -84,7 +84,7 @@ class TurnsSettings(JudgeFlags):
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        check_concurrency(self.concurrency)
+        check_ranges(self, ("concurrency", self.concurrency >= 1, "1 or more"))
         check_k(self.k or ())
 
 

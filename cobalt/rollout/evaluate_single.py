@@ -9,8 +9,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from pydantic.dataclasses import dataclass
 
 from cobalt.episode.record import (
@@ -52,6 +53,9 @@ class SampleMetrics:
     distinct_correct: Mean
 
 
+OptionalKs = Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="INT ...")]
+
+
 @dataclass(frozen=True)
 class SamplesSettings:
     """Estimate pass@k on hidden tests, over all problems and by difficulty, and count different programs.
@@ -64,7 +68,7 @@ class SamplesSettings:
     output_file: Output
     """The same records as evaluated trajectories of one turn (JSONL), for reports and the viewer; the figures are next
     to it, as .metrics.json."""
-    k: tuple[int, ...] | None = None
+    k: OptionalKs = None
     """The k of pass@k. Default: 1 and 10, as far as every problem has so many samples."""
     names: Names = "renamed"
     """Whether programs that differ in the names of their variables only count as the same (renamed) or not (kept)."""

@@ -24,7 +24,7 @@ from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
 from cobalt.stage.progress import ticking
-from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, check_concurrency
+from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, check_ranges
 from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
@@ -92,7 +92,11 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        check_concurrency(self.concurrency)
+        check_ranges(
+            self,
+            ("concurrency", self.concurrency >= 1, "1 or more"),
+            ("num_completions", self.num_completions >= 1, "1 or more"),
+        )
         _ = self.generation
 
     @property
@@ -102,8 +106,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         Raises:
             UserError: a value out of range; it is named.
         """
-        if self.num_completions < 1:
-            raise UserError(f"num_completions is {self.num_completions}: it must be 1 or more")
         same = ("temperature", "top_p", "max_tokens", "chat_template_thinking")
         values = {name: getattr(self, name) for name in same}
         values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}

@@ -11,7 +11,7 @@ from pathlib import Path
 from cobalt.episode.record import axes_are_known, read_trajectories, recorded_public_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 
 _TOLERANCE = 1e-6  # of a rate, because rates were written as decimals
 
@@ -62,11 +62,9 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
     for group in read_trajectories(path):
         number = len(group.trajectories[0].turns)
         recorded = number if recorded is None else recorded
-        try:
+        with naming(f"{path}: record {group.problem.id!r}"):
             _check_record(group, turns)
             scored = score_problem(group, turns)
-        except UserError as error:
-            raise UserError(f"{path}: record {group.problem.id!r}: {error}") from None
         if number != recorded:
             raise UserError(
                 f"{path}: record {group.problem.id!r} has {number} turns where another has {recorded}:"

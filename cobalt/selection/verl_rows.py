@@ -24,7 +24,7 @@ from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.selection.verl_parquet import Split, rows_schema
 from cobalt.stage.atomic import locked_folder
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import READ, Flag, Outcome, quoted, stage, whole
@@ -169,10 +169,8 @@ def _public_tests(problem: Problem) -> list[int]:
     """The indices of a problem's public tests among all its tests."""
     if not problem.public_tests:
         raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
-    try:
+    with naming("field 'public_test_cases'"):
         return problem.tests.positions_of(problem.public_tests)
-    except UserError as error:
-        raise UserError(f"field 'public_test_cases': {error}") from None
 
 
 @stage

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         UserError: the file cannot be written, on a full disk for one, or another process writes it.
     """
     part = path.with_name(path.name + ".part")
-    try:
+    with system_errors(f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab") as handle:
             lock(handle, part)
@@ -33,8 +33,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -53,11 +51,9 @@ def locked_folder(folder: Path, file: str | None = None) -> Iterator[None]:
         UserError: another process has the folder, or it cannot be made.
     """
     path = folder if file is None else folder / file
-    try:
+    with system_errors(f"cannot write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY if file is None else os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror}") from None
     try:
         lock(descriptor, path)
         yield

@@ -18,10 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from datetime import date
-from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import tyro
 from rich.console import Console
@@ -33,15 +30,6 @@ from cobalt.stage.run import Outcome
 from cobalt.stage.tally import FIRST, Summary
 
 Arguments = TypeVar("Arguments")
-
-_PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    Path: ("PATH", Path),
-    str: ("STR", str),
-    int: ("INT", int),
-    float: ("FLOAT", float),
-    date: ("YYYY-MM-DD", date.fromisoformat),
-}
-"""Metavar and reader of each kind that an optional flag may have."""
 
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT)
 """What the system says of a path or a disk of the user; other errors of the system are bugs."""
@@ -160,11 +148,7 @@ def parse_arguments(
 ) -> Arguments:
     """Parse a script's arguments, as `run_script` does; exits on a mistake and on `--help`.
 
-    Args:
-        arguments_type: The script's dataclass of flags.
-        command_line: The arguments without the program's name; None: those of this process.
-        program: The program's name in `--help`; None: that of the running script or module.
-        example: A command line that `--help` shows.
+    `arguments_type` is the script's dataclass of flags; for the other parameters see `cobalt.stage.entry.run_command`.
     """
     described = inspect.cleandoc(arguments_type.__doc__ or "")
     return tyro.cli(
@@ -173,38 +157,8 @@ def parse_arguments(
         description=f"{described}\n\nExample: {example}" if example else None,
         args=command_line,
         use_underscores=True,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        registry=_registry(),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
     )
-
-
-def _registry() -> tyro.constructors.ConstructorRegistry:
-    """Rules by which an optional value shows the value's kind alone in `--help`."""
-    registry = tyro.constructors.ConstructorRegistry()
-
-    @registry.primitive_rule
-    def optional(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-        members = [member for member in get_args(info.type) if member is not type(None)]
-        if info.type_origin not in (Union, UnionType) or len(members) != 1:
-            return None
-        many = get_origin(members[0]) is tuple and get_args(members[0])[1:] == (Ellipsis,)
-        kind = get_args(members[0])[0] if many else members[0]
-        if kind not in _PLAIN:
-            return None
-        name, read = _PLAIN[kind]
-
-        def value(words: Sequence[str]) -> Any:
-            return tuple(map(read, words)) if many else None if words[0] == "None" else read(words[0])
-
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs="*" if many else 1,
-            metavar=f"{name} ..." if many else name,
-            instance_from_str=value,
-            is_instance=lambda value: value is None or isinstance(value, tuple if many else kind),
-            str_from_instance=lambda value: list(map(str, value)) if many and value is not None else [str(value)],
-        )
-
-    return registry
 
 
 def _program_name() -> str | None:

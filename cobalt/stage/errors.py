@@ -41,6 +41,15 @@ def naming(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from None
 
 
+@contextlib.contextmanager
+def system_errors(what: str) -> Iterator[None]:
+    """Say by a `UserError` what could not be done, such as "cannot write x", and why the system refused it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror}") from None
+
+
 def last_line(said: str) -> str:
     """The last line that is not blank, where programs and remote tracebacks name the cause; "" where there is none."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.manifest import companion_path, recorded_arguments
 
 COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
@@ -49,27 +49,23 @@ def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
 
 def check_result_path(path: Path) -> None:
     """Raise UserError if a result path is a folder, a device or empty."""
-    try:
+    with system_errors(f"cannot write {path}"):
         if path.is_dir():
             raise UserError(f"'{path}' is a folder: name a file, as in {path / 'result.jsonl'}")
         if not path.name or (path.exists() and not path.is_file()):
             raise UserError(f"'{path}' is not a file that a result can be written to: give the result a file name")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _check_readable(path: Path) -> None:
-    try:
+    with system_errors(f"cannot read {path}"):
         if path.exists() and not path.is_dir() and not path.is_file():
             raise UserError(f"cannot read {path}: it is a pipe or a device, and the file is read more than once")
         path.open("rb").close()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _check_writable(path: Path) -> None:
     check_result_path(path)
-    try:
+    with system_errors(f"cannot write {path}"):
         if path.exists():
             path.open("ab").close()
             return
@@ -79,5 +75,3 @@ def _check_writable(path: Path) -> None:
         # Write a file, because permissions do not show what a read-only or virtual file system allows.
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None

@@ -22,7 +22,7 @@ from typing import Any
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.environment import names_a_secret
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 
 _NAME_OF_VALUE = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[=:]\s*")  # in `name=value`, `{"name": value}`
 _USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
@@ -49,11 +49,8 @@ def manifest_path(result: Path) -> Path:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal; raises UserError if it cannot be read."""
-    try:
-        with path.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    with system_errors(f"cannot read {path}"), path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def open_manifest(
@@ -124,7 +121,7 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
 
 
 def _circumstances(more: Mapping[str, Any]) -> dict[str, Any]:
-    installed = {name: version for name in _PACKAGES if (version := _version(name))}
+    installed = {name: version for name in _PACKAGES if (version := installed_version(name))}
     return dict(more) | {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -185,7 +182,7 @@ def made_by(result: Path) -> list[dict[str, Any]]:
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings, by dotted name, that differ between two sets of arguments, each with both values."""
-    old, new = _flat(before), _flat(now)
+    old, new = flat(before), flat(now)
     return {
         name: (old.get(name), new.get(name))
         for name in sorted(old.keys() | new.keys())
@@ -217,7 +214,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
     """One phrase for each argument or input that changed; `only_given` ignores arguments that `now` does not have."""
-    given = _flat(now["arguments"])
+    given = flat(now["arguments"])
     phrases = [
         f"{name} was {old!r}, now {new!r}"
         for name, (old, new) in changed_settings(before["arguments"], given).items()
@@ -232,18 +229,16 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_give
     return phrases
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted names, so that a message can name the setting that changed."""
-    flat: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
+        named |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return named
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -42,9 +42,7 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
 def track(iterable: Any = None, **options: Any) -> Any:
     """A `tqdm` of these arguments if standard error is a terminal, otherwise one that logs lines.
 
-    Args:
-        iterable: Items to go through; None: `update` is called by hand.
-        options: tqdm's `total`, `initial`, `desc`, `unit`.
+    Without an iterable `update` is called by hand. The options are tqdm's `total`, `initial`, `desc` and `unit`.
     """
     if sys.stderr.isatty():
         return tqdm(iterable, **options)

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from cobalt.stage.atomic import lock, replacing
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.files import check_result_path
 from cobalt.stage.rows import LARGEST_ROW, encode_json, read_rows
 
@@ -85,13 +85,11 @@ class RecordFile:
         """
         self.path = path
         self._appending = threading.Lock()
-        try:
+        with system_errors(f"cannot write {path}"):
             check_record_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
             self._handle = path.open("ab", buffering=0)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
         try:
             lock(self._handle, path)
             self.ids: list[RecordId] = [record["id"] for record in iterate_records(path, unfinished=True)]

@@ -19,6 +19,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -34,7 +35,7 @@ shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
 
-_PIECE = sys.int_info.str_digits_check_threshold  # digits that `int` and `str` accept under every limit
+_PIECE = sys.int_info.str_digits_check_threshold  # digits that `int` accepts under every limit
 _OTHER_FORMS = (
     (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),
     (b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),
@@ -161,13 +162,10 @@ def _long_integer(digits: str) -> int:
 
 
 def _long_digits(number: int) -> str:
-    if number.bit_length() > LONGEST_NUMBER * math.log2(10):
+    digits = f"{Decimal(number):f}"  # exact, and under no limit
+    if len(digits.removeprefix("-")) > LONGEST_NUMBER:
         raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
-    sign, number, last = "-" if number < 0 else "", abs(number), ""
-    while number >= 10**_PIECE:
-        number, piece = divmod(number, 10**_PIECE)
-        last = f"{piece:0{_PIECE}}{last}"
-    return f"{sign}{number}{last}"
+    return digits
 
 
 def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:

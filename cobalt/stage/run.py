@@ -199,10 +199,11 @@ def errors_path(output_file: Path) -> Path:
     return companion_path(output_file, ".errors.jsonl")
 
 
-def check_concurrency(concurrency: int) -> None:
-    """Raise UserError if concurrency is below 1."""
-    if concurrency < 1:
-        raise UserError(f"concurrency is {concurrency}: it must be 1 or more")
+def check_ranges(settings: object, *ranges: tuple[str, bool, str]) -> None:
+    """Raise UserError for the first setting out of its range; a range has its name, whether it holds, and its words."""
+    for name, holds, rule in ranges:
+        if not holds:
+            raise UserError(f"{name} is {getattr(settings, name)}: it must be {rule}")
 
 
 class Each(RecordFile):

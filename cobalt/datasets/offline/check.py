@@ -7,7 +7,6 @@ program that failed elsewhere may pass them.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +14,12 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.datasets.offline.groups import OfflineResponse, Status, read_groups
 from cobalt.datasets.readings import judge_recorded
-from cobalt.judge import Judge, open_judge, programs_at_a_time
+from cobalt.judge import Judge, programs_at_a_time
+from cobalt.judge.opening import using_judge
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.run import READ, Input, Outcome, Output, stage, whole
+from cobalt.stage.run import READ, Input, Outcome, Output, check_ranges, stage, whole
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -46,8 +46,7 @@ class CheckSettings:
     """Seed of the choice of programs."""
 
     def __post_init__(self) -> None:
-        if self.most < 1:
-            raise UserError(f"most is {self.most}: it must be 1 or more")
+        check_ranges(self, ("most", self.most >= 1, "1 or more"))
 
 
 @stage
@@ -62,8 +61,8 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
     chosen = choose_programs(settings, suites)
     if not chosen:
         raise UserError(f"{settings.problems_file} has none of the problems of {settings.input_file}")
-    results: list[ExecResult | None] = [None] * len(chosen)
-    async with open_judge() if judge is None else nullcontext(judge) as local:
+    results: dict[int, ExecResult] = {}
+    async with using_judge(judge) as local:
 
         async def work(index: int) -> None:
             problem, response = chosen[index]
@@ -73,7 +72,7 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
         arguments["judge"] = dict(await local.describe())
         with whole(settings.output_file, arguments, [settings.input_file, settings.problems_file]) as result:
             await work_on_all(range(len(chosen)), work, programs_at_a_time())
-            judged = [(*one, verdict) for one, verdict in zip(chosen, results, strict=True) if verdict is not None]
+            judged = [(*one, results[index]) for index, one in enumerate(chosen)]
             result.write(_record(problem, response, verdict, suites[problem]) for problem, response, verdict in judged)
             result.summary = _agreement([(response.status, verdict) for _, response, verdict in judged])
     output = str(settings.output_file)

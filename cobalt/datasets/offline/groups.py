@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from cobalt.episode import Message, program_of
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 
 Contrast = Literal["required", "any"]
@@ -132,10 +132,8 @@ def read_groups(path: Path) -> Iterator[OfflineGroup]:
     empty = True
     for record in iterate_records(path):
         empty = False
-        try:
+        with naming(f"{path}: group {record['id']!r}"):
             group = OfflineGroup.parse(record)
-        except UserError as error:
-            raise UserError(f"{path}: group {record['id']!r}: {error}") from None
         yield group
     if empty:
         raise UserError(f"{path}: the file holds no group")

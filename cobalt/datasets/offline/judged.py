@@ -37,7 +37,7 @@ from cobalt.judge import VerdictKind
 from cobalt.problems.problem import Problem, has_tests
 from cobalt.reward import RewardSettings, compute_reward
 from cobalt.selection.scores import score_trajectory
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Outcome, stage, whole
@@ -165,11 +165,9 @@ def _problems(
             )
         reads: list[JudgedRecord] = []
         for path, record in zip(files, records, strict=True):
-            try:
+            with naming(f"{path}: record {record['id']!r}"):
                 reads.append(_read_judged(record, settings, prompts))
                 _check_agreement(reads[0], reads[-1], settings.input_files[0])
-            except UserError as error:
-                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
         identifier = str(records[0]["id"])
         number = sum(len(read.programs) for read in reads)
         to.problems[READ] += 1

@@ -11,7 +11,7 @@ import tyro
 from cobalt.datasets.offline.groups import Contrast, Status
 from cobalt.episode import TemplateThinking
 from cobalt.stage.errors import UserError
-from cobalt.stage.run import READ
+from cobalt.stage.run import READ, check_ranges
 
 TRAIN, VALIDATION, PROBLEMS = "train", "validation", "problems"
 """The results by the names of their files."""
@@ -102,7 +102,8 @@ class GroupSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        ranges = (
+        check_ranges(
+            self,
             ("group_size", self.group_size >= 2, "2 or more"),
             ("max_accepted", self.max_accepted >= 1, "1 or more"),
             ("max_groups", self.max_groups is None or self.max_groups >= 1, "1 or more"),
@@ -111,9 +112,6 @@ class GroupSettings:
             ("similarity", 0 < self.similarity <= 1, "above 0 and at most 1"),
             ("validation_share", 0 <= self.validation_share < 1, "0 or more and below 1"),
         )
-        for name, holds, rule in ranges:
-            if not holds:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be {rule}")
         for name in ("chat_template_thinking", "max_tokens"):
             if self.model_name is None and getattr(self, name) != getattr(GroupSettings, name):
                 raise UserError(f"{name} is read only with --model_name: give the policy by it, or leave --{name} out")

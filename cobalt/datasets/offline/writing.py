@@ -48,12 +48,8 @@ _QUESTION_FIELDS = ("question", "question_content", "instruction", "text")
 class JudgedProblem:
     """A problem and its judged programs.
 
-    Attributes:
-        id: Unique in its source.
-        messages: The prompt.
-        candidates: The programs.
-        record: The problem in the schema of `cobalt.problems.problem`; None: it is not written.
-        refuse: See `Refuse`.
+    The id is unique in its source, and `messages` are the prompt. `record` is the problem in the schema of
+    `cobalt.problems.problem`; None: it is not written.
     """
 
     id: str
@@ -126,8 +122,13 @@ class GroupWriter:
                     records[PROBLEMS] = [dict(problem.record)]
                 for name, own in records.items():
                     slots[name, problem.id] = (spool.tell(), spool.write(b"".join(map(encode_record, own))))
-            self._check_files()
             for path in self._settings.results:
+                if path.stem != PROBLEMS and not self.groups[f"in {path.name}"]:
+                    counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
+                    raise UserError(
+                        f"no group is left for {path.name} ({counts}): give more programs, a smaller --group_size,"
+                        " another --validation_share or another --seed"
+                    )
                 for problem_id in splits:
                     if (path.stem, problem_id) in slots:
                         offset, length = slots[path.stem, problem_id]
@@ -166,16 +167,6 @@ class GroupWriter:
         prompts = [next(longer) if one.context else alone for one in candidates]
         responses = counter.count_responses([one.response for one in candidates])
         return [sum(tokens) <= self._settings.max_tokens for tokens in zip(prompts, responses, strict=True)]
-
-    def _check_files(self) -> None:
-        """Raise if a file would have no group."""
-        for name in (path.stem for path in self._settings.results):
-            if name != PROBLEMS and not self.groups[f"in {name}.jsonl"]:
-                counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
-                raise UserError(
-                    f"no group is left for {name}.jsonl ({counts}): give more programs, a smaller --group_size, another"
-                    " --validation_share or another --seed"
-                )
 
 
 def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
