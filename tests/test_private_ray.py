@@ -68,11 +68,12 @@ class Private:
         own = [pid for pid, line in lines.items() if str(self.folder) in line and "ray_watcher" not in line]
         return {pid: every[pid]["name"] for pid in own}
 
-    def wait_until_gone(self, *processes):
-        deadline = time.monotonic() + 60
-        while self.folder.exists() or any(map(alive, processes)):
-            assert time.monotonic() < deadline, [pid for pid in processes if alive(pid)]
-            time.sleep(0.1)  # the kernel tells of a process's end nobody but its parent
+
+def wait_for_end(*processes, folder=Path("none")):
+    deadline = time.monotonic() + 60
+    while folder.exists() or any(map(alive, processes)):
+        assert time.monotonic() < deadline, [pid for pid in processes if alive(pid)]
+        time.sleep(0.1)  # the kernel tells of a process's end nobody but its parent
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_it_is_private_beside_another_ray_which_it_neither_uses_nor_changes(open
     assert mine.process.returncode == 0
     ours = {"COBALT_PRIVATE_RAY", "RAY_ADDRESS", "RAY_AUTH_MODE", "VLLM_RPC_BASE_PATH", *IMPORT_ENVIRONMENT}
     assert not ours & set(json.loads(said)), "the environment is as before"
-    mine.wait_until_gone()
+    wait_for_end(folder=mine.folder)
     count = "import ray; ray.init(); print(sum(node['Alive'] for node in ray.nodes()))"
     assert succeed(open_ray, sys.executable, "-c", count).splitlines()[-1] == "1"
 
@@ -149,7 +150,7 @@ def test_after_kill_9_of_its_run_nothing_is_left(env):
     assert {"gcs_server", "raylet"} <= set(processes.values())
     mine.process.kill()
     mine.process.communicate()
-    mine.wait_until_gone(*processes, mine.facts["child"])
+    wait_for_end(*processes, mine.facts["child"], folder=mine.folder)
 
 
 def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
@@ -157,13 +158,10 @@ def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
     processes = mine.processes()
     head = next(pid for pid, name in processes.items() if name == "gcs_server")
     os.kill(head, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while alive(head):  # the kernel tells of a process's end nobody but its parent
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for_end(head)
     _, said = mine.process.communicate("", timeout=60)
     assert mine.process.returncode == 1
     [kept] = (tmp_path / "cache/cobalt/logs").iterdir()
     assert str(kept) in said
     assert (kept / "raylet.out").exists()
-    mine.wait_until_gone(*processes)
+    wait_for_end(*processes, folder=mine.folder)

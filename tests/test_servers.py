@@ -136,23 +136,16 @@ async def test_a_server_that_restarts_is_waited_for_and_one_that_does_not_is_dow
             await servers.post("/", b"{}")
 
 
-async def test_servers_must_describe_themselves_alike():
+async def test_servers_describe_themselves_alike_and_one_that_is_busy_keeps_no_other_from_it():
     one, two = Scripted(description={"cpu_seconds": 4}), Scripted(description={"cpu_seconds": 5})
     async with served(one) as first, served(two) as second:
         async with pool(first, second) as servers:
             with pytest.raises(UserError, match="cpu_seconds"):
                 await servers.describe()
-        two.description = dict(one.description)
+        two.describing = 503
         async with pool(first, second) as servers:
             assert await servers.describe() == {"cpu_seconds": 4}
-
-
-async def test_a_server_that_is_busy_keeps_no_other_from_describing_itself():
-    busy, idle = Scripted(describing=503), Scripted()
-    async with served(busy) as one, served(idle) as two:
-        async with pool(one, two) as servers:
-            assert await servers.describe() == idle.description
-        async with pool(one) as servers:
+        async with pool(second) as servers:
             with pytest.raises(InfrastructureError) as caught:
                 await servers.describe()
             assert not isinstance(caught.value, ServiceDown)

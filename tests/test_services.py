@@ -154,25 +154,21 @@ def test_the_engines_route_refuses_bad_fields_and_web_pages(services):
 SERVICES = (sys.executable, "-m", "cobalt.services")
 
 
-def test_a_mistake_that_only_a_service_sees_is_one_sentence_and_exit_code_2(seed_model):
+def test_a_service_that_does_not_start_is_one_sentence_with_its_first_error_and_its_logs(seed_model, tmp_path):
+    weights = shutil.copytree(seed_model, tmp_path / "model") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = ["--http_port", taken.getsockname()[1]]
         length = ["--model", seed_model, "--engine", "max_model_len=99999999"]
-        for flags, named in ((port, "is in use"), (length, "max_model_len (99999999) is greater than")):
-            finished = run(*SERVICES, *flags, "--", "true")
-            assert finished.returncode == 2
+        for name, flags, code, named in (
+            ("port", port, 2, "is in use"),
+            ("length", length, 2, "max_model_len (99999999) is greater than"),
+            ("broken", ["--model", weights.parent], 1, "vLLM's engine did not start: SafetensorError: "),
+        ):
+            finished = run(*SERVICES, *flags, "--", "true", XDG_CACHE_HOME=str(tmp_path / name))
+            assert finished.returncode == code
             assert named in finished.stderr and "Traceback" not in finished.stderr
-
-
-def test_an_engine_that_fails_names_vllms_first_error_and_keeps_its_logs(seed_model, tmp_path):
-    model = shutil.copytree(seed_model, tmp_path / "model")
-    weights = model / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-    finished = run(*SERVICES, "--model", model, "--", "true", XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert finished.returncode == 1
-    assert "the engine did not start: vLLM's engine did not start: SafetensorError: " in finished.stderr
-    assert "Traceback" not in finished.stderr
-    [kept] = (tmp_path / "cache" / "cobalt" / "logs").iterdir()
+    [kept] = (tmp_path / "broken" / "cobalt" / "logs").iterdir()
     assert f"(logs: {kept})" in finished.stderr
     assert "SafetensorError" in next(kept.glob("engine*.stderr")).read_text()
 

@@ -27,16 +27,10 @@ _ENGINE, _JUDGE = "COBALT_ENGINE_URL", "COBALT_JUDGE_URL"
 
 @dataclass(frozen=True)
 class ServeState:
-    """One running `cobalt serve`.
-
-    Attributes:
-        pid: Its process.
-        model: Model of the engine; None if only the judge runs.
-        variables: Environment variables by which a process reaches the services.
-    """
+    """One running `cobalt serve`, and the environment variables by which a process reaches its services."""
 
     pid: int
-    model: str | None
+    model: str | None  # of the engine; None if only the judge runs
     variables: dict[str, str]
 
     def __str__(self) -> str:
@@ -114,16 +108,10 @@ def use_running_services(
 ) -> None:
     """Let this process use the one `cobalt serve` that runs, as far as neither flags nor variables name the services.
 
-    The user is told what of it is used.
-
-    Args:
-        needed: The services that the command needs.
-        model: The model that the user asks for.
-        judge_named: Whether a flag names the judge.
-        engine_named: Whether a flag names the engine.
+    The user is told what of it is used. `judge_named` and `engine_named` say whether flags name them.
 
     Raises:
-        UserError: there are several, or its engine has another model.
+        UserError: there are several, or its engine has another model than the command's `model`.
     """
     named = {_JUDGE: judge_named or needed == "none", _ENGINE: engine_named or needed != "judge and engine"}
     wanted = [variable for variable, by_flag in named.items() if not by_flag and not os.environ.get(variable)]
