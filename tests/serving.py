@@ -1,4 +1,4 @@
-"""Apps under uvicorn in the event loop of a test, a stand-in app, and vLLM's own server; no tests."""
+"""Apps in the event loop of a test, a stand-in app, vLLM's own server, and commands that are ended; no tests."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from support import ROOT
 
 
 @contextlib.asynccontextmanager
@@ -32,6 +34,16 @@ async def served(api, port=0, path=None):
         server.should_exit = True
         await task
         listener.close()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("127.0.0.1", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
 
 
 class Scripted:
@@ -113,3 +125,68 @@ def listening(pids):
                     inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
     rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
     return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+COBALT = (sys.executable, "-m", "cobalt.commands")
+SIGNALS = ["SIGINT to the group", "SIGTERM to the process", "SIGKILL to the process"]
+
+
+class Command:
+    """A program in a session of its own; every process that it starts has `mark` in its environment or its session."""
+
+    def __init__(self, folder, *words, program=COBALT, **environment):
+        self.mark = f"COBALT_TEST_MARK={folder}"
+        self.messages = folder / "messages"
+        outside = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run"), "COBALT_TEST_MARK": str(folder)} | environment
+        with self.messages.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [*program, *map(str, words)],
+                cwd=ROOT, env=outside, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def processes(self):
+        """The processes that belong to the command, by id, with their command lines."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                marked = self.mark.encode() in (entry / "environ").read_bytes().split(b"\0")
+                if fields[0] != "Z" and (int(fields[3]) == self.process.pid or marked):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def wait_for(self, condition, seconds=120):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.messages.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.messages.read_text()[-3000:]
+            time.sleep(0.05)  # polling other processes: there is nothing to wait on
+
+    def end(self, how):
+        """Send a signal; returns the exit code and the lines that the command wrote from then on."""
+        before = self.messages.stat().st_size
+        if how == SIGNALS[0]:
+            os.killpg(self.process.pid, signal.SIGINT)
+        else:
+            self.process.send_signal(signal.SIGTERM if how == SIGNALS[1] else signal.SIGKILL)
+        self.process.communicate(timeout=60)
+        return self.process.returncode, self.messages.read_bytes()[before:].decode().splitlines()
+
+    def assert_nothing_is_left(self, seconds=90):  # vLLM watches its parent once it is imported
+        deadline = time.monotonic() + seconds
+        while left := self.processes():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running(folder, *words, **options):
+    """A `Command` of which nothing is left when the block ends."""
+    command = Command(folder, *words, **options)
+    try:
+        yield command
+    finally:
+        for pid in command.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        command.process.communicate()

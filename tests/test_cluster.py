@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import LOOPBACK, listening
+from serving import LOOPBACK, free_ports, listening
 from support import ROOT, alive, descendants
 
 from cobalt.engine.model_name import fingerprint, model_name
@@ -84,16 +83,6 @@ def test_where_nothing_answers_the_message_says_how_to_start_a_cluster():
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(ServiceDown, match=cluster.START_COMMAND):
             cluster.prepare_to_join(f"127.0.0.1:{taken.getsockname()[1]}")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 def flags() -> tuple[int, int, list[str]]:
@@ -175,7 +164,7 @@ def started(tmp_path_factory):
 
 @pytest.mark.services
 @pytest.mark.timeout(300)
-def test_the_documented_cluster_asks_for_a_token_and_listens_on_loopback(started):
+def test_the_documented_cluster_asks_for_a_token_listens_on_loopback_and_takes_no_port_of_others(started):
     env, dashboard, processes = started
     assert Path(env["HOME"], ".ray/auth_token").stat().st_mode & 0o777 == 0o600
     assert cluster.asks_for_token(env["RAY_ADDRESS"])
@@ -183,12 +172,6 @@ def test_the_documented_cluster_asks_for_a_token_and_listens_on_loopback(started
     job = {"entrypoint": "true"}
     assert httpx.post(f"http://127.0.0.1:{dashboard}/api/jobs/", json=job, timeout=60).status_code == 401
     assert run(env, *SCRIPT, "start").returncode == 2
-
-
-@pytest.mark.services
-@pytest.mark.timeout(300)
-def test_serve_run_refuses_a_port_that_another_program_has(started):
-    env, _, _ = started
     with socket.socket() as other:
         with contextlib.suppress(OSError):  # some other program has it already
             other.bind(("127.0.0.1", 8000))
@@ -239,50 +222,3 @@ def test_what_cannot_start_is_refused_in_one_sentence(started, seed_model, tmp_p
     assert "auth_token" in refuse(env | {"HOME": str(tmp_path)}, "serve", "run", *JUDGE)
     without = {name: value for name, value in env.items() if name != "RAY_AUTH_MODE"}
     assert "RAY_AUTH_MODE=token" in refuse(without, "serve", "run", *JUDGE)
-
-
-@pytest.fixture(scope="module")
-def open_cluster(tmp_path_factory):
-    """A Ray without a token, on loopback; yields the environment that leads to it."""
-    home = tmp_path_factory.mktemp("home")
-    with tempfile.TemporaryDirectory(prefix="ro", ignore_cleanup_errors=True) as folder:
-        port, _, others = flags()
-        env = environment(
-            home,
-            RAY_TMPDIR=folder,
-            RAY_ADDRESS=f"127.0.0.1:{port}",
-            RAY_AUTH_MODE="disabled",
-            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-            RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",  # there is no other node to take over what runs here
-        )
-        command = ["ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", *others]
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            assert any("Ray runtime started" in line for line in process.stdout)
-            yield env
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
-
-
-DIRECT = """
-from ray import serve
-from cobalt.serving.settings import ServiceSettings
-from cobalt.serving.ray_serve import Judge
-serve.start(proxy_location="Disabled")
-serve.run(serve.deployment(Judge).bind(ServiceSettings(concurrency=1), 1), name="direct", route_prefix=None)
-"""
-
-
-@pytest.mark.services
-@pytest.mark.sandbox
-@pytest.mark.timeout(400)
-def test_an_open_cluster_is_refused_also_by_a_replica_unless_it_is_allowed_which_every_result_names(open_cluster):
-    for app in (JUDGE, [*ENGINE, "model=none/none"]):
-        assert "allow_open_cluster" in refuse(open_cluster, "serve", "run", *app)
-    by_itself = run(open_cluster, sys.executable, "-c", DIRECT)
-    assert by_itself.returncode != 0
-    assert "allow_open_cluster" in by_itself.stderr + by_itself.stdout
-    succeed(open_cluster, "serve", "run", "--non-blocking", *JUDGE, "allow_open_cluster=true")
-    result, description, _ = ask(open_cluster)
-    assert result["private"] is description["private"] is False

@@ -14,6 +14,7 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.responses import JSONResponse
 from support import ROOT
 
 from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind
@@ -21,6 +22,7 @@ from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.wire import JudgeRequest
 from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
+from cobalt.serving.serve_proxy import middlewares
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import JsonMeasure, TooManyValues
@@ -378,6 +380,18 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
         ]
     assert [answer.status_code for answer in answers] == [422, 503, 401, 400, 405, 404, 404]
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
+
+
+async def test_serves_proxy_answers_for_a_replica_that_died_so_that_clients_ask_again():
+    async def dies(scope, receive, send):
+        if scope["path"].endswith("/health"):
+            await JSONResponse({})(scope, receive, send)
+
+    [middleware] = middlewares()
+    transport = httpx.ASGITransport(middleware.cls(dies, *middleware.args, **middleware.kwargs))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for path, status in (("/evaluator", 503), ("/evaluator/run_code", 504), ("/evaluator/health", 200)):
+            assert (await client.post(path)).status_code == status
 
 
 BROKEN = [

@@ -10,6 +10,7 @@ from support import ROOT
 
 LIBRARY = ROOT / "cobalt"
 ORDER = re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
+FOLDERS = ("cobalt", "verl", "studies", "benchmarks", "scripts", "preproc", "tests")
 NOUNS = ("problems", "judge", "episode", "reward", "selection")
 MACHINE = {"fastapi", "ray", "torch", "tyro", "vllm"}
 EXCEPTIONS: set[tuple[str, str]] = set()
@@ -70,6 +71,11 @@ def test_ray_is_imported_where_serve_hosts_and_where_runs_start():
         if "ray" in {name.split(".")[0] for name in names}
     }
     assert against <= EXCEPTIONS
+
+
+def test_rays_private_modules_are_imported_nowhere():
+    for path in (file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")):
+        assert not {name for name in imports(path.read_text(encoding="utf-8")) if name.startswith("ray._")}, path
 
 
 def test_an_exception_that_nothing_needs_is_removed():

@@ -60,20 +60,14 @@ def test_a_fault_of_a_node_is_one_finding_about_that_node(changes, named):
     assert host == "b" and named in sentence
 
 
-def test_a_node_that_does_not_answer_is_a_finding_and_one_that_only_judges_needs_no_secret():
+def test_whole_nodes_and_the_cluster_have_findings_and_a_node_that_only_judges_needs_no_secret():
     [(host, sentence)] = wrong("No module named 'cobalt'")
     assert host == "b" and "No module named 'cobalt'" in sentence and "/shared/cobalt" in sentence
     assert not wrong(GOOD | {"secrets": {}}, replace(B, cpus=0.0, gpus=0.0))
     assert wrong(GOOD | {"secrets": {}}, replace(B, cpus=1.0, gpus=0.0))
-
-
-def test_a_path_that_nobody_can_read_is_a_fault_of_each_node():
     unreadable = GOOD | {"paths": {"data_dir": ""}}
     assert [host for host, _ in findings({A: unreadable, B: unreadable}, unreadable)] == ["a", "b"]
-
-
-def test_a_cluster_without_a_node_that_judges_is_refused():
-    assert [host for host, _ in findings({replace(A, cpus=0.0): GOOD}, GOOD)] == ["cluster"]
+    assert [host for host, _ in findings({replace(A, cpus=0.0): GOOD}, GOOD)] == ["cluster"], "nobody judges"
 
 
 def test_the_table_has_a_row_for_each_node_and_counts_its_findings():
@@ -86,19 +80,15 @@ def test_the_table_has_a_row_for_each_node_and_counts_its_findings():
 
 
 def test_a_digest_is_of_names_sizes_and_beginnings_and_empty_where_there_is_nothing(tmp_path):
-    folder = tmp_path / "data"
-    (folder / "part").mkdir(parents=True)
-    (folder / "part" / "rows").write_bytes(b"1" * 100_000)
-    seen = {digest(folder)}
-    (folder / "part" / "rows").write_bytes(b"2" + b"1" * 99_999)
-    seen.add(digest(folder))
-    (folder / "part" / "rows").rename(folder / "rows")
-    seen.add(digest(folder))
-    (folder / "rows").write_bytes(b"2" + b"1" * 100_000)
-    seen.add(digest(folder))
-    assert len(seen) == 4 and "" not in seen
-    assert digest(tmp_path / "absent") == ""
-    assert digest(folder) == digest(folder) != digest(folder / "rows") != ""
+    rows = tmp_path / "part" / "rows"
+    rows.parent.mkdir()
+    digests = [digest(tmp_path / "absent")]
+    for content in (b"1" * 100_000, b"2" + b"1" * 99_999, b"2" + b"1" * 100_000):
+        rows.write_bytes(content)
+        digests.append(digest(tmp_path))
+    rows.rename(tmp_path / "rows")
+    digests += [digest(tmp_path), digest(tmp_path / "rows")]
+    assert len({*digests, digest(tmp_path)}) == 6 and digests[0] == ""
 
 
 def test_a_node_describes_itself(tmp_path, monkeypatch):

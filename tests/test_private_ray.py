@@ -1,4 +1,4 @@
-"""The private Ray of a training run: apart from others, closed to others, and gone when its run has gone."""
+"""The private Ray of a training run, apart from a Ray that is open to all; and that the apps refuse such a Ray."""
 
 import json
 import os
@@ -9,9 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from serving import LOOPBACK, listening
 from support import ROOT, alive
-from test_cluster import LOOPBACK, environment, flags, listening
+from test_cluster import ENGINE, JUDGE, ask, environment, flags, refuse, run, succeed
 
 from cobalt.training.private_ray import IMPORT_ENVIRONMENT
 
@@ -61,21 +63,17 @@ class Private:
 
     def processes(self):
         """Those of its Ray, by name."""
-        named = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if bytes(self.folder) in words and b"ray_watcher" not in words:
-                named[int(entry.name)] = words.split(b"\0")[0].rpartition(b"/")[2].decode()
-        return named
+        every = {one.pid: one.info for one in psutil.process_iter(["name", "cmdline"])}
+        lines = {pid: " ".join(info["cmdline"] or ()) for pid, info in every.items()}
+        own = [pid for pid, line in lines.items() if str(self.folder) in line and "ray_watcher" not in line]
+        return {pid: every[pid]["name"] for pid in own}
 
-    def wait_until_gone(self, *processes):
-        deadline = time.monotonic() + 60
-        while self.folder.exists() or any(map(alive, processes)):
-            assert time.monotonic() < deadline, [pid for pid in processes if alive(pid)]
-            time.sleep(0.1)  # the kernel tells of a process's end nobody but its parent
+
+def wait_for_end(*processes, folder=Path("none")):
+    deadline = time.monotonic() + 60
+    while folder.exists() or any(map(alive, processes)):
+        assert time.monotonic() < deadline, [pid for pid in processes if alive(pid)]
+        time.sleep(0.1)  # the kernel tells of a process's end nobody but its parent
 
 
 @pytest.fixture
@@ -83,33 +81,67 @@ def env(tmp_path):
     return environment(tmp_path, RAY_AUTH_MODE="disabled", XDG_CACHE_HOME=str(tmp_path / "cache"))
 
 
-def test_it_is_private_beside_another_ray_which_it_neither_uses_nor_changes(env, tmp_path):
+@pytest.fixture(scope="module")
+def open_ray(tmp_path_factory):
+    """A Ray without a token, on loopback; yields the environment that leads to it."""
+    home = tmp_path_factory.mktemp("home")
     with tempfile.TemporaryDirectory(prefix="ro", ignore_cleanup_errors=True) as folder:
         port, _, others = flags()
-        other = env | {"RAY_TMPDIR": folder, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        env = environment(
+            home,
+            RAY_TMPDIR=folder,
+            RAY_ADDRESS=f"127.0.0.1:{port}",
+            RAY_AUTH_MODE="disabled",
+            RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+            RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",  # there is no other node to take over what runs here
+        )
         command = ["ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", *others]
-        head = subprocess.Popen(command, env=other, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        head = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             assert any("Ray runtime started" in line for line in head.stdout)
-            mine = Private(env | {"RAY_TMPDIR": folder, "RAY_ADDRESS": f"127.0.0.1:{port}"})
-            assert mine.facts["address"] != f"127.0.0.1:{port}"
-            assert not mine.facts["open"] and not mine.facts["wrong"]
-            assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
-            assert mine.folder.stat().st_mode & 0o777 == 0o700
-            assert list(mine.folder.glob("*/session_*/sockets/raylet")), "Ray has its files elsewhere"
-            assert listening(set(mine.processes())) <= LOOPBACK
-            said, _ = mine.process.communicate("")
-            assert mine.process.returncode == 0
-            ours = {"COBALT_PRIVATE_RAY", "RAY_ADDRESS", "RAY_AUTH_MODE", "VLLM_RPC_BASE_PATH", *IMPORT_ENVIRONMENT}
-            assert not ours & set(json.loads(said)), "the environment is as before"
-            mine.wait_until_gone()
-            count = "import ray; ray.init(); print(sum(node['Alive'] for node in ray.nodes()))"
-            asked = other | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
-            seen = subprocess.run([sys.executable, "-c", count], env=asked, capture_output=True, text=True, check=True)
-            assert seen.stdout.splitlines()[-1] == "1"
+            yield env
         finally:
             head.send_signal(signal.SIGTERM)
             head.communicate(timeout=60)
+
+
+def test_it_is_private_beside_another_ray_which_it_neither_uses_nor_changes(open_ray):
+    mine = Private({name: value for name, value in open_ray.items() if "WINDOWS" not in name})
+    assert mine.facts["address"] != open_ray["RAY_ADDRESS"]
+    assert not mine.facts["open"] and not mine.facts["wrong"]
+    assert Path(open_ray["HOME"], ".ray/auth_token").stat().st_mode & 0o777 == 0o600
+    assert mine.folder.stat().st_mode & 0o777 == 0o700
+    assert list(mine.folder.glob("*/session_*/sockets/raylet")), "Ray has its files elsewhere"
+    assert listening(set(mine.processes())) <= LOOPBACK
+    said, _ = mine.process.communicate("")
+    assert mine.process.returncode == 0
+    ours = {"COBALT_PRIVATE_RAY", "RAY_ADDRESS", "RAY_AUTH_MODE", "VLLM_RPC_BASE_PATH", *IMPORT_ENVIRONMENT}
+    assert not ours & set(json.loads(said)), "the environment is as before"
+    wait_for_end(folder=mine.folder)
+    count = "import ray; ray.init(); print(sum(node['Alive'] for node in ray.nodes()))"
+    assert succeed(open_ray, sys.executable, "-c", count).splitlines()[-1] == "1"
+
+
+DIRECT = """
+from ray import serve
+from cobalt.serving.settings import ServiceSettings
+from cobalt.serving.ray_serve import Judge
+serve.start(proxy_location="Disabled")
+serve.run(serve.deployment(Judge).bind(ServiceSettings(concurrency=1), 1), name="direct", route_prefix=None)
+"""
+
+
+@pytest.mark.sandbox
+@pytest.mark.timeout(400)
+def test_an_open_ray_is_refused_also_by_a_replica_unless_it_is_allowed_which_every_result_names(open_ray):
+    for app in (JUDGE, [*ENGINE, "model=none/none"]):
+        assert "allow_open_cluster" in refuse(open_ray, "serve", "run", *app)
+    by_itself = run(open_ray, sys.executable, "-c", DIRECT)
+    assert by_itself.returncode != 0
+    assert "allow_open_cluster" in by_itself.stderr + by_itself.stdout
+    succeed(open_ray, "serve", "run", "--non-blocking", *JUDGE, "allow_open_cluster=true")
+    result, description, _ = ask(open_ray)
+    assert result["private"] is description["private"] is False
 
 
 def test_after_kill_9_of_its_run_nothing_is_left(env):
@@ -118,7 +150,7 @@ def test_after_kill_9_of_its_run_nothing_is_left(env):
     assert {"gcs_server", "raylet"} <= set(processes.values())
     mine.process.kill()
     mine.process.communicate()
-    mine.wait_until_gone(*processes, mine.facts["child"])
+    wait_for_end(*processes, mine.facts["child"], folder=mine.folder)
 
 
 def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
@@ -126,13 +158,10 @@ def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
     processes = mine.processes()
     head = next(pid for pid, name in processes.items() if name == "gcs_server")
     os.kill(head, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while alive(head):  # the kernel tells of a process's end nobody but its parent
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for_end(head)
     _, said = mine.process.communicate("", timeout=60)
     assert mine.process.returncode == 1
     [kept] = (tmp_path / "cache/cobalt/logs").iterdir()
     assert str(kept) in said
     assert (kept / "raylet.out").exists()
-    mine.wait_until_gone(*processes)
+    wait_for_end(*processes, folder=mine.folder)

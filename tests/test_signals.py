@@ -1,86 +1,23 @@
 """Ctrl-C, SIGTERM and kill -9 on commands with engine and judge in their process, and on `cobalt serve`."""
 
-import contextlib
 import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import httpx
 import pytest
+from serving import SIGNALS, running
 from support import ROOT, square_problem, trajectory_record, write_lines
 
 from cobalt.stage.records import read_records
 
 pytestmark = pytest.mark.services
 
-SIGNALS = ["SIGINT to the group", "SIGTERM to the process", "SIGKILL to the process"]
 ENDED = {"stop", "length"}
 PROGRESS = ("single turn: ", "hidden tests: ")  # of the bar, which a terminal draws over
-
-
-class Command:
-    """A command in a session of its own; every process that it starts has `mark` in its environment or its session."""
-
-    def __init__(self, folder, *words, **environment):
-        self.mark = f"COBALT_TEST_MARK={folder}"
-        self.messages = folder / "messages"
-        outside = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run"), "COBALT_TEST_MARK": str(folder)} | environment
-        with self.messages.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "cobalt.commands", *map(str, words)],
-                cwd=ROOT, env=outside, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
-            )  # fmt: skip
-
-    def processes(self):
-        """The processes that belong to the command, by id, with their command lines."""
-        found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                marked = self.mark.encode() in (entry / "environ").read_bytes().split(b"\0")
-                if fields[0] != "Z" and (int(fields[3]) == self.process.pid or marked):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
-
-    def wait_for(self, condition, seconds=120):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.messages.read_text()[-3000:]
-            assert time.monotonic() < deadline, self.messages.read_text()[-3000:]
-            time.sleep(0.05)  # polling other processes: there is nothing to wait on
-
-    def end(self, how):
-        """Send a signal; returns the exit code and the lines that the command wrote from then on."""
-        before = self.messages.stat().st_size
-        if how == SIGNALS[0]:
-            os.killpg(self.process.pid, signal.SIGINT)
-        else:
-            self.process.send_signal(signal.SIGTERM if how == SIGNALS[1] else signal.SIGKILL)
-        self.process.communicate(timeout=60)
-        return self.process.returncode, self.messages.read_bytes()[before:].decode().splitlines()
-
-    def assert_nothing_is_left(self, seconds=90):  # vLLM watches its parent once it is imported
-        deadline = time.monotonic() + seconds
-        while left := self.processes():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def running(folder, *words, **environment):
-    command = Command(folder, *words, **environment)
-    try:
-        yield command
-    finally:
-        for pid in command.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        command.process.communicate()
 
 
 def ends_well(command, how):

@@ -1,7 +1,7 @@
 """The judge's and the engine's app as child processes of this one, under uvicorn on 127.0.0.1: `started_servers`.
 
 Their logs are in a folder of `$XDG_CACHE_HOME/cobalt/logs` (by default `~/.cache/cobalt/logs`), of which the last few
-are kept.
+are kept; a log that has grown is rotated.
 """
 
 import contextlib
@@ -57,12 +57,12 @@ def started_servers(
             f"http_port is {http_port}: give a port from 1 to {65536 - len(wanted)}; {len(wanted)} are used"
         )
     logger.info("starting the judge%s", " and the engine; this takes half a minute" if engine else "")
-    folder = _log_folder()
+    folder = new_log_folder()
     with ExitStack() as stack:
         servers = []
         for index, (name, settings) in enumerate(wanted):
             flags = ["--port", str(http_port + index if http_port else 0), "--log", str(folder / f"{name}{index}.log")]
-            errors = stack.enter_context((folder / f"{name}{index}.stderr").open("w+b"))
+            errors = stack.enter_context((folder / f"{name}{index}.stderr").open("a+b"))
             servers.append(AppProcess(name, settings, flags, errors))
             stack.callback(servers[-1].end, _SECONDS_TO_END)
         try:
@@ -131,12 +131,3 @@ def _ports(servers: list[AppProcess]) -> dict[AppProcess, int]:
             server = waiting.pop(stream)
             ports[server] = server.port()
     return ports
-
-
-def _log_folder() -> Path:
-    try:
-        return new_log_folder()
-    except OSError as error:
-        raise UserError(
-            f"{error.filename} cannot be made ({error.strerror}): the logs of the services go there"
-        ) from None

@@ -25,13 +25,11 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from cobalt.stage.app_process import LOG_BYTES
 from cobalt.stage.errors import CobaltError, UserError
 
 ROUTES = {"judge": "/evaluator", "engine": "/vllm_actor"}
 """The paths of the two apps, as on Ray Serve."""
-
-LOG_BYTES = 8 * 2**20
-"""Size of a log from which it is rotated; one older file is kept."""
 
 _SECONDS_TO_END = 10.0  # for requests in flight when the process is to end
 

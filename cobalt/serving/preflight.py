@@ -14,12 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tenacity
 from rich.console import Console
 from rich.table import Table
 
@@ -189,13 +189,9 @@ def node_table(answers: Answers, wrong: Sequence[tuple[str, str]]) -> Table:
 
 def await_nodes(count: int, seconds: float) -> list[Node]:
     """The nodes of the cluster that this process has joined, once it has so many; UserError after so many seconds."""
-    attempts = tenacity.Retrying(
-        stop=tenacity.stop_after_delay(seconds),
-        wait=tenacity.wait_fixed(1.0),
-        retry=tenacity.retry_if_result(lambda nodes: len(nodes) < count),
-        retry_error_callback=lambda _: living_nodes(),
-    )
-    nodes = attempts(living_nodes)
+    deadline = time.monotonic() + seconds
+    while len(nodes := living_nodes()) < count and time.monotonic() < deadline:
+        time.sleep(1.0)
     if len(nodes) < count:
         hosts = ", ".join(node.host for node in nodes)
         raise UserError(f"the cluster has {len(nodes)} of {count} nodes after {seconds:g} s ({hosts})")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from typing import IO, Any
 
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 
-_MOST_ERRORS = 2**20  # bytes of the standard error in which the last line is looked for
+LOG_BYTES = 8 * 2**20
+"""Size of a log from which it is rotated; one older file is kept."""
+
+_MOST_ERRORS = 2**20  # bytes at the end of the standard error in which its last line is looked for
 
 
 class AppProcess:
@@ -21,7 +25,7 @@ class AppProcess:
         name: "judge" or "engine".
         settings: The app's settings.
         flags: Of `cobalt.serving.host`: where it listens and writes its log.
-        errors: File for its standard error, open for reading too.
+        errors: File for its standard error, open for reading; for `rotate_errors` one with a name, open for appending.
         environment: Its environment; None: that of this process.
 
     Attributes:
@@ -71,7 +75,14 @@ class AppProcess:
 
     def last_error(self) -> str:
         """The last line of its standard error."""
-        return last_line(os.pread(self.errors.fileno(), _MOST_ERRORS, 0).decode(errors="replace"))
+        begin = max(0, os.fstat(self.errors.fileno()).st_size - _MOST_ERRORS)
+        return last_line(os.pread(self.errors.fileno(), _MOST_ERRORS, begin).decode(errors="replace"))
+
+    def rotate_errors(self) -> None:
+        """Move what its standard error has from `LOG_BYTES` on to `FILE.1`, and go on in the same file."""
+        if os.fstat(self.errors.fileno()).st_size >= LOG_BYTES:
+            shutil.copyfile(self.errors.name, f"{self.errors.name}.1")
+            self.errors.truncate(0)
 
     def ask_to_end(self) -> None:
         """Have the child end after the requests that it has, at once while it starts."""

@@ -27,24 +27,14 @@ _ENGINE, _JUDGE = "COBALT_ENGINE_URL", "COBALT_JUDGE_URL"
 
 @dataclass(frozen=True)
 class ServeState:
-    """One running `cobalt serve`.
-
-    Attributes:
-        pid: Its process.
-        model: Model of the engine; None if only the judge runs.
-        variables: Environment variables by which a process reaches the services.
-    """
+    """One running `cobalt serve`, and the environment variables by which a process reaches its services."""
 
     pid: int
-    model: str | None
+    model: str | None  # of the engine; None if only the judge runs
     variables: dict[str, str]
 
-    def describe(self, needed: Services = "judge and engine") -> str:
-        """The services in a few words; without the engine's model where only the judge is needed."""
-        name = f"`cobalt serve` with process id {self.pid}"
-        if needed == "judge":
-            return f"the judge of {name}"
-        return f"{name} ({f'model {self.model}' if self.model else 'judge only'})"
+    def __str__(self) -> str:
+        return f"`cobalt serve` with process id {self.pid} ({f'model {self.model}' if self.model else 'judge only'})"
 
 
 _FORMAT = TypeAdapter(ServeState)
@@ -57,30 +47,17 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def recorded_state(pid: int, model: str | None, environment: Mapping[str, str]) -> Iterator[ServeState]:
-    """Keep the file of a running `cobalt serve` while the block runs.
-
-    Args:
-        pid: The process whose end ends the services.
-        model: Model of the engine, or None.
-        environment: An environment that has the variables of the services.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Keep the file of a running `cobalt serve` while the block runs; `environment` has the services' variables."""
     variables = {name: environment[name] for name in (_JUDGE, _ENGINE) if name in environment}
     state = ServeState(pid, None if model is None else _absolute(model), variables)
     path = _folder() / f"{pid}.json"
-    with contextlib.ExitStack() as stack:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new = path.with_suffix(".new")
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            handle = stack.enter_context(os.fdopen(descriptor, "wb", buffering=0))
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            handle.write(_FORMAT.dump_json(state))
-            new.replace(path)  # it is locked from the moment in which others see it
-        except OSError as error:
-            raise UserError(f"{path} cannot be written ({error.strerror}): `cobalt attach` reads it") from None
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.write(_FORMAT.dump_json(state))
+        new.replace(path)  # it is locked from the moment in which others see it
         try:
             yield state
         finally:
@@ -116,7 +93,7 @@ def choose_state(pid: int | None = None) -> ServeState:
         )
     if len(states) > 1:
         raise UserError(
-            f"{len(states)} `cobalt serve` are running ({', '.join(state.describe() for state in states)}): choose one"
+            f"{len(states)} `cobalt serve` are running ({', '.join(map(str, states))}): choose one"
             " with `cobalt attach --pid ID -- COMMAND`"
         )
     return states[0]
@@ -131,16 +108,10 @@ def use_running_services(
 ) -> None:
     """Let this process use the one `cobalt serve` that runs, as far as neither flags nor variables name the services.
 
-    The user is told what of it is used.
-
-    Args:
-        needed: The services that the command needs.
-        model: The model that the user asks for.
-        judge_named: Whether a flag names the judge.
-        engine_named: Whether a flag names the engine.
+    The user is told what of it is used. `judge_named` and `engine_named` say whether flags name them.
 
     Raises:
-        UserError: there are several, or its engine has another model.
+        UserError: there are several, or its engine has another model than the command's `model`.
     """
     named = {_JUDGE: judge_named or needed == "none", _ENGINE: engine_named or needed != "judge and engine"}
     wanted = [variable for variable, by_flag in named.items() if not by_flag and not os.environ.get(variable)]
@@ -150,12 +121,12 @@ def use_running_services(
     used = {variable: state.variables[variable] for variable in wanted if variable in state.variables}
     if _ENGINE in used and model is not None and _absolute(model) != state.model:
         raise UserError(
-            f"--model is {model}, and {state.describe()} is running: leave --model out, name another engine by"
+            f"--model is {model}, and {state} is running: leave --model out, name another engine by"
             " --engine_url, or stop that one"
         )
     if used:
         os.environ.update(used)
-        what = state.describe("judge and engine" if _ENGINE in used else "judge")
+        what = state if _ENGINE in used else f"the judge of `cobalt serve` with process id {state.pid}"
         logger.info("using %s at %s", what, " and ".join(used.values()))
 
 

@@ -5,10 +5,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import faults
 import pytest
 from machines import Machine, two_machines
 from support import ROOT, square_problem, write_lines
@@ -18,10 +18,12 @@ from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_tu
 from cobalt.stage.records import read_records
 from cobalt.training import run_folder
 
-sys.path.append(str(ROOT / "tests" / "long"))
-import faults
-
-pytestmark = [pytest.mark.services, pytest.mark.sandbox, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.sandbox,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="COBALT_LONG_TESTS is not set"),
+]
 
 CHECK = ("python", "-m", "cobalt.preflight")
 VARIABLES = {
@@ -150,7 +152,6 @@ def two_nodes(place: Path, first: Sequence[str], second: Sequence[str]) -> Itera
 
 CLUSTER = {"RAY_ADDRESS": "10.77.0.1:6379", "RAY_AUTH_MODE": "token"}
 APPS = {"COBALT_HTTP": "http://127.0.0.1:8000"}
-LONG = pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="takes minutes: set COBALT_LONG_TESTS=1")
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,6 @@ def world():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@LONG
 def test_a_collection_survives_the_loss_of_a_node_with_an_engine(place, world):
     problems = write_lines(place / "problems.jsonl", [square_problem(number) for number in range(24)])
     log = place / "rollout.log"
@@ -194,7 +194,6 @@ def test_a_collection_survives_the_loss_of_a_node_with_an_engine(place, world):
         assert all(one["raw_responses"] == other["raw_responses"] for one, other in pairs)
 
 
-@LONG
 def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
     output, log = place / "run", place / "launcher.log"
     command = training(place, world, output)
@@ -217,7 +216,6 @@ def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
         assert not [path for path in written if "secret" in path.read_text()]
 
 
-@LONG
 def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_the_last_checkpoint(place, world):
     output, log = place / "run", place / "launcher.log"
     command = training(place, world, output)
