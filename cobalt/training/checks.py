@@ -220,15 +220,13 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
         return None
     errors += template_errors(config, counter)
     asked = data.max_prompt_length + data.max_response_length
-    if trains_on_cpu(config) and (error := attention_error(path, asked)):
-        errors.append(error)
+    if trains_on_cpu(config) and (wrong := attention_error(path, asked)):
+        errors.append(wrong)
     limits = (getattr(settings, "max_position_embeddings", None), config.actor_rollout_ref.rollout.max_model_len)
     length = min(limit or 2**62 for limit in limits)  # some architectures have none
     if asked > length:
-        lengths = (
-            f"data.max_prompt_length {data.max_prompt_length} + data.max_response_length {data.max_response_length}"
-        )
-        errors.append(f"{lengths} = {asked} is more than the model's {length} tokens: set smaller ones")
+        lengths = f"{data.max_prompt_length} + data.max_response_length {data.max_response_length} = {asked}"
+        errors.append(f"data.max_prompt_length {lengths} is more than the model's {length} tokens: set smaller ones")
     vocabulary, embeddings = len(counter.tokenizer), settings.vocab_size
     if embeddings > vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.

@@ -22,7 +22,15 @@ from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import configuration, run_folder
-from cobalt.training.configuration import AboveZero, Count, CountOrZero, Frequency, RunSettings, trains_on_cpu
+from cobalt.training.configuration import (
+    AboveZero,
+    Count,
+    CountOrZero,
+    Frequency,
+    RunSettings,
+    default_scale,
+    trains_on_cpu,
+)
 from cobalt.training.installed import choose_attention
 from cobalt.training.launch import run_trainer
 from cobalt.training.memory import choose_plan, sizes_of
