@@ -57,6 +57,8 @@ class MbppSettings:
     """Solved tasks before the task in the field `instruction`: none, or the tasks 2, 3 and 4 as in the original."""
     challenge_tests: bool = False
     """Add the assertions of challenge_test_list, which few tasks have, to the hidden tests."""
+    solutions: bool = False
+    """Add each task's own program as `human_solutions`, which preproc_judged.py takes for accepted."""
     prompts: str = "paper"
     """Prompt set of the field `instruction` without solved tasks: paper, pocket, program, or a folder."""
 
@@ -75,6 +77,7 @@ def mbpp(settings: MbppSettings) -> Outcome:
         "split": settings.split,
         "shots": settings.shots,
         "challenge_tests": settings.challenge_tests,
+        **({"solutions": True} if settings.solutions else {}),
         "prompts": prompts.digests,
         "texts": {name: digest(name) for name in ("question_with_tests", "three_shot")},
     }
@@ -169,4 +172,5 @@ def _problem(
         "test_cases": every.to_json(),
         "public_test_cases": every.select(range(len(shown))).to_json(),
         "hidden_test_cases": every.to_json(),
+        **({"human_solutions": [code]} if settings.solutions else {}),
     }

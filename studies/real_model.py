@@ -1,0 +1,314 @@
+"""A pretrained model through the whole chain on MBPP, on two CPU cores (`python -m studies.real_model`).
+
+SmolLM2-135M-Instruct, which `scripts/smollm2.py` makes, is the base of four methods: SFT and offline RL (arXiv
+2605.28409) on groups of MBPP's own programs and judged samples of the base; single-turn GRPO (FT); and Cobalt on FT's
+own trajectories, which goes on from FT. The splits `train` and `validation` are trained on. Each row is measured on the
+split `test`, with one program a problem and three rounds of feedback. docs/real_model.md has the table.
+"""
+
+import shlex
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from cobalt.report.comparison import change_between, check_comparable
+from cobalt.report.curves import read_metrics
+from cobalt.report.runs import Run, TurnUsage, read_run
+from cobalt.report.tables import Table
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from studies import pocket
+from studies.equal_time import command_seconds, training_seconds
+from studies.flags import StudyFlags
+from studies.page import kept, write_page
+from studies.plan import Step, Study
+from studies.results import batch_of
+
+MODULE = "studies.real_model"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the study is.
+
+    Attributes:
+        test: Problems that the rows are measured on.
+        train: Problems that are trained on.
+        collected: Those of them that FT's trajectories are collected for.
+        max_tokens: Of a response.
+        samples: Of the base for each problem of training, and trajectories of FT for each that is collected for.
+        groups: Of a step of SFT and offline RL, each of four programs.
+        ft_steps: Of training FT, each on four prompts with eight samples.
+        cobalt_steps: Of training FT-Cobalt, alike.
+    """
+
+    test: int = 500
+    train: int = 464
+    collected: int = 120
+    max_tokens: int = 256
+    samples: int = 4
+    groups: int = 8
+    ft_steps: int = 24
+    cobalt_steps: int = 16
+
+
+# Chosen without a look at the problems of the test; docs/real_model.md says what they rest on.
+_TURNS = 3
+_EPOCHS = 2
+_LONGEST_PROMPT = 1536
+_ENGINE = ("cpu_threads=2", "kv_cache_gib=4", "max_model_len=2560")
+_OFFLINE = ("optim.lr=2e-5", "data.max_length=1024", "data.max_token_len_per_gpu=2048")
+# The learning rate of the profile moves nothing in so few steps.
+_GRPO = ("actor_rollout_ref.actor.optim.lr=1e-5", f"data.max_prompt_length={_LONGEST_PROMPT}")
+
+_PROBLEMS = """
+set -e
+mkdir -p "$2"
+for split in test prompt validation train; do
+  python preproc/preproc_mbpp.py -i "$1" -o "$2/mbpp_$split.jsonl" --split $split --prompts program --solutions
+done
+head -n "$3" "$2/mbpp_test.jsonl" >"$2/test.jsonl"
+cat "$2/mbpp_train.jsonl" "$2/mbpp_validation.jsonl" | head -n "$4" >"$2/train.jsonl"
+head -n "$5" "$2/train.jsonl" >"$2/collected.jsonl"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        name: In the table.
+        slug: In the names of steps and folders.
+        data: The steps that made what it is trained on.
+        trained: The slugs of the training runs that made it.
+    """
+
+    name: str
+    slug: str
+    data: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+
+
+BASE, SFT, OFFLINE, FT, COBALT = ROWS = (
+    Row("base", "base"),
+    Row("SFT", "sft", ("submissions", "groups"), ("sft",)),
+    Row("offline RL", "exponential", ("submissions", "groups"), ("exponential",)),
+    Row("FT", "ft", ("ft_rows",), ("ft",)),
+    Row("FT-Cobalt", "cobalt", ("ft_rows", "collection", "prompts", "cobalt_rows"), ("ft", "cobalt")),
+)
+
+
+@dataclass(frozen=True)
+class Arguments(StudyFlags):
+    """Take a small pretrained model through every method on MBPP, on two CPU cores, in about seven hours.
+
+    Stop it whenever you like: the same command goes on where it stopped.
+    """
+
+    mbpp: Path = Path("mbpp.jsonl")
+    """MBPP as released."""
+    model: Path | None = None
+    """Folder of the base model; by default SmolLM2-135M-Instruct, which the first step makes."""
+    limit: int | None = None
+    """Take so many problems of each kind, one step of each training run and 64 tokens, to see that every step runs."""
+    page: Path | None = None
+    """The page to write the table into (docs/real_model.md); results.md in the folder of the study by default."""
+    table: bool = False
+    """Write the table of the rows that are measured, and stop."""
+
+
+def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ...]:
+    """The steps but the last, which writes the table. Those that need one model share one start of the services."""
+    seed, base, made = arguments.seed, arguments.model or folder / "base_model", []
+    if arguments.model is None:
+        command = ("python", "scripts/smollm2.py", str(base))
+        made.append(Step("base_model", "Make the folder of the base model.", command, files=(base,)))
+    test, train, collected, dev = (folder / f"{name}.jsonl" for name in ("test", "train", "collected", "mbpp_prompt"))
+    sizes = map(str, (arguments.mbpp, folder, scale.test, scale.train, scale.collected))
+    submissions, groups, collection = folder / "submissions.jsonl", folder / "groups", folder / "collection"
+    prompts, rows, limit = folder / "prompts.jsonl", folder / "ft_rows", ("--max_prompt_length", str(_LONGEST_PROMPT))
+    ft = pocket.trained_model(_run(folder, FT))
+    sampling = ("--prompts", "program", "--max_tokens", str(scale.max_tokens))
+    write = partial(pocket.trajectories, seed=seed, sampling=sampling, engine=_ENGINE)
+
+    def measure(row: Row, model: Path | None = None) -> Step:
+        model = model or pocket.trained_model(_run(folder, row))
+        name, run = f"{row.slug}_evaluation", folder / row.slug
+        return write(name, f"Measure {row.name}.", test, run, model, samples=1, turns=_TURNS)
+
+    def offline(row: Row, *settings: str) -> Step:
+        own = (*_OFFLINE, f"data.train_batch_size={scale.groups}", "trainer.save_freq=20", *settings)
+        name, purpose, run = f"{row.slug}_training", f"Train the base offline ({row.name}).", _run(folder, row)
+        epochs = _EPOCHS if arguments.limit is None else 1
+        return pocket.offline_training(
+            name, purpose, row.slug, groups, None, base, run, seed, *own, steps=400, epochs=epochs
+        )
+
+    def grpo(row: Row, method: str, data: Path, model: Path, steps: int) -> Step:
+        name, purpose, run = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps.", _run(folder, row)
+        own = (*_GRPO, f"data.max_response_length={scale.max_tokens}")
+        every = {"save_every": min(4, steps), "validate_every": None}
+        return pocket.training(name, purpose, method, data, model, run, steps, seed, **every, settings=own, scale="cpu")
+
+    return (
+        *made,
+        Step(
+            "problems",
+            "Turn MBPP into problems.",
+            ("bash", "-c", _PROBLEMS, "problems", *sizes),
+            files=(test, train, collected, dev),
+            needs=(arguments.mbpp,),
+        ),
+        measure(BASE, base),
+        pocket.first_programs(
+            "submissions",
+            "Judge samples of the base.",
+            train,
+            submissions,
+            base,
+            seed,
+            samples=scale.samples,
+            temperature=1.0,
+            sampling=sampling,
+            engine=_ENGINE,
+        ),
+        pocket.judged_groups(
+            *("groups", [submissions, train], groups, base, seed, "--responses", "programs"),
+            validation=False,
+            rules=("--prompts", "program"),
+        ),
+        offline(SFT),
+        offline(OFFLINE),
+        measure(SFT),
+        measure(OFFLINE),
+        Step(
+            "ft_rows",
+            "Write the rows of single-turn GRPO for veRL.",
+            (
+                *("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train), "--validation_file"),
+                *(str(dev), "--local_dir", str(rows), "--model_name", str(base), "--data_source", "mbpp"),
+                *(*sampling[:2], *limit),
+            ),
+            files=pocket.row_files(rows),
+            needs=(train, dev, base),
+        ),
+        grpo(FT, "grpo_single_turn", rows, base, scale.ft_steps),
+        measure(FT),
+        write("collection", "Collect FT's trajectories.", collected, collection, ft, samples=scale.samples, turns=2),
+        pocket.contextual_prompts("prompts", collection, prompts, ft, flags=limit, prompts="program"),
+        pocket.multi_turn_rows("cobalt_rows", prompts, prompts, folder / "cobalt_rows", ft, *limit, source="mbpp"),
+        grpo(COBALT, "grpo_multi_turn", folder / "cobalt_rows", ft, scale.cobalt_steps),
+        measure(COBALT),
+        pocket.report("report", "Compare the rows.", {row.name: folder / row.slug for row in ROWS}, folder / "report"),
+        pocket.training_plot("curves", {row.name: _run(folder, row) for row in (FT, COBALT)}, folder / "curves.png"),
+    )
+
+
+def _run(folder: Path, row: Row) -> Path:
+    return folder / f"{row.slug}_training"
+
+
+def study(arguments: Arguments) -> Study:
+    """The study that the flags ask for.
+
+    Raises:
+        UserError: the limit is below 2.
+    """
+    scale, limit = Scale(), arguments.limit
+    if limit is not None:
+        if limit < 2:
+            raise UserError(f"--limit {limit}: it must be 2 or more")
+        scale = Scale(limit, limit, limit, max_tokens=64, groups=1, ft_steps=1, cobalt_steps=1)
+    folder = arguments.output_dir or Path("runs") / ("real_model" if limit is None else "real_model_smoke")
+    page = arguments.page or folder / "results.md"
+    again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]
+    chosen = {"--model": arguments.model, "--limit": limit, "--page": arguments.page}
+    again += [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
+    measured = tuple(pocket.evaluation_file(folder / row.slug) for row in ROWS)
+    table = Step("table", "Write the table.", (*again, "--table"), files=(page,), needs=measured)
+    model = None if arguments.model is None else str(arguments.model)
+    return Study(
+        "real model",
+        folder,
+        {"seed": arguments.seed, "limit": limit, "model": model},
+        (*steps_of(folder, arguments, scale), table),
+        shlex.join(again),
+        f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
+        given=(arguments.mbpp, *([] if arguments.model is None else [arguments.model])),
+        given_by="the download of it, and name it by --mbpp or --model: run that",
+    )
+
+
+def table_of(folder: Path) -> Table:
+    """The table of the rows that are measured, from the folders of their runs.
+
+    Raises:
+        UserError: the base is not measured, a file cannot be read, or the rows were not measured alike.
+    """
+    measured = [row for row in ROWS if row is BASE or pocket.evaluation_file(folder / row.slug).exists()]
+    runs = [read_run(row.name, folder / row.slug) for row in measured]
+    check_comparable(runs)
+    absent = [row.name for row in ROWS if row not in measured]
+    last = f"after {len(runs[0].metrics) - 1} rounds"
+    return Table(
+        "real_model",
+        f"Pass@1 in % on {len(runs[0].problems)} problems, one program for each, with its 95 % interval over problems;"
+        " differences to base in points, paired over problems (*: the interval leaves zero out). Minutes and generated"
+        " tokens are those of training and of making its data, without starts of services. Each row is one run, and"
+        " nothing is known of other runs." + (f" Not measured yet: {', '.join(absent)}." if absent else ""),
+        ["", "first program", "less base", last, "less base", "steps", "minutes", "tokens", "tokens of evaluation"],
+        [
+            [row.name, *_figures(runs[0], run), *_spent(folder, row), f"{_tokens(run):,}"]
+            for row, run in zip(measured, runs, strict=True)
+        ],
+        ("row", "turn", "pass_at_1", "lower", "upper"),
+        [(run.name, one.turn, one.pass_at_1, *one.interval) for run in runs for one in run.metrics],
+    )
+
+
+def _figures(base: Run, run: Run) -> list[str]:
+    """Pass@1 and its difference to the base, at the first and at the last turn."""
+    cells = []
+    for turn in (0, len(run.metrics) - 1):
+        reached, change = run.metrics[turn], change_between(base, turn, run, turn)
+        gain = f"{100 * change.difference:+.1f}{'*' if change.clear else ''} ({_interval(change.interval)})"
+        cells += [f"{100 * reached.pass_at_1:.1f} ({_interval(reached.interval)})", "" if run is base else gain]
+    return cells
+
+
+def _interval(bounds: tuple[float, float]) -> str:
+    return " to ".join(f"{100 * bound:.1f}" for bound in bounds)
+
+
+def _spent(folder: Path, row: Row) -> list[str]:
+    """Steps of training, minutes, and generated tokens of a row."""
+    seconds, steps = command_seconds(folder, row.data), 0
+    written = {"collection": folder / "collection", "submissions": folder / "submissions.jsonl"}
+    tokens: float = sum(_tokens(read_run(name, written[name])) for name in row.data if name in written)
+    for slug in row.trained:
+        run = folder / f"{slug}_training"
+        found = [metrics for step, metrics in read_metrics(run) if step > 0]
+        prompts, samples = batch_of(run)
+        steps += len(found)
+        seconds += training_seconds(run, len(found))
+        tokens += sum(prompts * samples * metrics.get("response_length/mean", 0.0) for metrics in found)
+    return [f"{steps}", f"{seconds / 60:.0f}", f"{tokens:,.0f}"]
+
+
+def _tokens(run: Run) -> int:
+    return sum(run.usage, TurnUsage()).completion_tokens or 0
+
+
+def main(arguments: Arguments) -> int:
+    """List the study, run it, or write its table; returns the exit code."""
+    planned = study(arguments)
+    if not arguments.table:
+        return arguments.carry_out(planned)
+    [page] = planned.steps[-1].files
+    write_page(page, kept(page, MODULE), [("Results", table_of(planned.folder))], {})
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)
