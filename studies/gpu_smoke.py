@@ -80,7 +80,13 @@ def _base_model(
             raise UserError(f"--model {model} is not a model's folder, because it has no config.json")
         return Path(model), (problems,), (Path(model),)
     base = folder / "base_model"
-    return base, (problems, pocket.download(model, base)), ()
+    download = Step(
+        "base_model",
+        f"Download {model} (base).",
+        ("env", "HF_HUB_OFFLINE=0", "hf", "download", model, "--local-dir", str(base)),
+        files=(base,),
+    )
+    return base, (problems, download), ()
 
 
 def _steps(

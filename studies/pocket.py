@@ -18,8 +18,7 @@ _CHOICES = {
 }
 """The data, rollout and estimator that each of the scripts train_METHOD.sh chooses."""
 
-SAMPLING = ("--prompts", "pocket", "--enable_thinking", "--truncated_thinking", "drop", "--max_tokens", "512")
-"""What the models of the pocket world are sampled with."""
+_SAMPLING = ("--prompts", "pocket", "--enable_thinking", "--truncated_thinking", "drop", "--max_tokens", "512")
 
 
 def world_model(world: Path) -> Path:
@@ -73,12 +72,6 @@ def pocket_world(world: Path, seed: int, *flags: str) -> Step:
     )
 
 
-def download(model: str, folder: Path) -> Step:
-    """A model of the hub, in a folder."""
-    command = ("env", "HF_HUB_OFFLINE=0", "hf", "download", model, "--local-dir", str(folder))
-    return Step(folder.name, f"Download {model}.", command, files=(folder,))
-
-
 def first_problems(name: str, purpose: str, count: int, source: Path, file: Path) -> Step:
     """The first `count` problems of a file, as a file of their own."""
     script = 'mkdir -p "$(dirname "$3")" && head -n "$1" "$2" >"$3"'
@@ -98,15 +91,13 @@ def trajectories(
     turns: int | None = None,
     perturbed: bool = False,
     flags: tuple[str, ...] = (),
-    sampling: tuple[str, ...] = SAMPLING,
-    engine: tuple[str, ...] = (),
 ) -> Step:
     """Trajectories of a model on a file of problems, evaluated on hidden tests.
 
     `perturbed`: feedback comes from impossible public tests, and hacking events are extracted.
     """
     own = (*(("--perturbed",) if perturbed else ()), *(("--turns", str(turns)) if turns is not None else ()))
-    script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *sampling, "--seed", str(seed))
+    script = ("bash", "scripts/multi_turn.sh", str(source), str(run), *_SAMPLING, "--seed", str(seed))
     number = () if samples is None else ("-n", str(samples))
     return Step(
         name,
@@ -114,36 +105,26 @@ def trajectories(
         (*script, *own, *number, *flags),
         files=(evaluation_file(run), *((events_file(run),) if perturbed else ())),
         needs=(source, model),
-        services=Services(model, engine),
+        services=Services(model),
     )
 
 
 def first_programs(
-    name: str,
-    purpose: str,
-    source: Path,
-    file: Path,
-    model: Path,
-    seed: int,
-    *,
-    samples: int,
-    temperature: float = 0.6,
-    sampling: tuple[str, ...] = SAMPLING,
-    engine: tuple[str, ...] = (),
+    name: str, purpose: str, source: Path, file: Path, model: Path, seed: int, *, samples: int, temperature: float = 0.6
 ) -> Step:
     """Judged first programs of a model on a file of problems.
 
     `temperature`: of sampling; above 0.6 without nucleus sampling.
     """
-    script = ("python", "run_single_turn_vllm.py", "--input_file", str(source), "--output_file", str(file), *sampling)
-    drawn = ("--temperature", f"{temperature:g}", *(("--top_p", "1") if temperature > 0.6 else ()))
+    script = ("python", "run_single_turn_vllm.py", "--input_file", str(source), "--output_file", str(file), *_SAMPLING)
+    sampling = ("--temperature", f"{temperature:g}", *(("--top_p", "1") if temperature > 0.6 else ()))
     return Step(
         name,
         purpose,
-        (*script, "--seed", str(seed), "-n", str(samples), *drawn),
+        (*script, "--seed", str(seed), "-n", str(samples), *sampling),
         files=(file,),
         needs=(source, model),
-        services=Services(model, engine),
+        services=Services(model),
     )
 
 
@@ -170,19 +151,8 @@ def pass_at_k(name: str, result: Path, evaluation: Path) -> Step:
     )
 
 
-# Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
-_GROUPS = ("--prompts", "pocket", "--near_duplicates", "1.1")
-
-
 def judged_groups(
-    name: str,
-    results: Sequence[Path],
-    folder: Path,
-    model: Path,
-    seed: int,
-    *flags: str,
-    validation: bool = True,
-    rules: tuple[str, ...] = _GROUPS,
+    name: str, results: Sequence[Path], folder: Path, model: Path, seed: int, *flags: str, validation: bool = True
 ) -> Step:
     """Groups for offline training from judged results.
 
@@ -190,11 +160,13 @@ def judged_groups(
     `validation`: whether some problems are left out of the training groups, for validation.
     """
     script = ("python", "preproc/preproc_judged.py", "--input_files", *map(str, results), "--output_dir", str(folder))
+    # Programs of this world are a few lines long, so that those with different mistakes are near duplicates.
+    rules = ("--prompts", "pocket", "--near_duplicates", "1.1", "--max_tokens", "1024")
     share = () if validation else ("--validation_share", "0")
     return Step(
         name,
         "Put judged programs into groups for offline training.",
-        (*script, *rules, "--max_tokens", "1024", "--model_name", str(model), "--seed", str(seed), *flags, *share),
+        (*script, *rules, "--model_name", str(model), "--seed", str(seed), *flags, *share),
         files=(folder / "train.jsonl", *((folder / "validation.jsonl",) if validation else ())),
         needs=(*results, model),
     )
@@ -205,7 +177,7 @@ def offline_training(
     purpose: str,
     estimator: str,
     data: Path,
-    validation: Path | None,
+    validation: Path,
     model: Path,
     run: Path,
     seed: int,
@@ -215,7 +187,6 @@ def offline_training(
 ) -> Step:
     """A run of offline training, validated before it, at every quarter of `steps`, and at its end.
 
-    `validation`: None: it is not validated.
     `steps`: of training; with `epochs`, four times the steps between two validations.
     `epochs`: passes over the data; None: as many as the steps take.
     """
@@ -228,12 +199,11 @@ def offline_training(
         purpose,
         (
             *(*script, "--output_dir", str(run), "--estimator", estimator, f"data.seed={seed}"),
-            *(path_overrides({"data.val_files": validation}) if validation else ()),
-            *(*length, "trainer.save_freq=-1"),
+            *(*path_overrides({"data.val_files": validation}), *length, "trainer.save_freq=-1"),
             *(f"trainer.test_freq={max(1, steps // 4)}", *settings),
         ),
         files=(trained_model(run), metrics_file(run)),
-        needs=(data / "train.jsonl", *([validation] if validation else []), model),
+        needs=(data / "train.jsonl", validation, model),
     )
 
 
@@ -287,7 +257,6 @@ def contextual_prompts(
     perturbed: Path | None = None,
     perturbed_ratio: float = 1.0,
     flags: tuple[str, ...] = (),
-    prompts: str = "pocket",
 ) -> Step:
     """Contextual prompts from the trajectories of a run.
 
@@ -297,7 +266,7 @@ def contextual_prompts(
     `perturbed_ratio`: with `perturbed`, copies for each prompt, 0 to 1.
     """
     script = ("python", "preproc/process_multi_turn_taco.py", "--input_file", str(evaluation_file(run)))
-    files = ("--output_file", str(file), "--model_name", str(model), "--prompts", prompts)
+    files = ("--output_file", str(file), "--model_name", str(model), "--prompts", "pocket")
     copies = ("--perturbed_ratio", f"{perturbed_ratio:g}", "--perturbed_file", str(perturbed)) if perturbed else ()
     return Step(
         name,
@@ -309,18 +278,16 @@ def contextual_prompts(
     )
 
 
-def multi_turn_rows(
-    name: str, prompts: Path, validation: Path, folder: Path, model: Path, *flags: str, source: str = "pocket"
-) -> Step:
+def multi_turn_rows(name: str, prompts: Path, validation: Path, folder: Path, model: Path, *flags: str) -> Step:
     """Rows for GRPO on contextual prompts, validated on those of `validation`; `flags` are further ones."""
     script = ("python", "preproc/verl_preproc_multi_turn.py", "--train_file", str(prompts))
     files = ("--validation_file", str(validation), "--local_dir", str(folder), "--model_name", str(model))
     return Step(
         name,
         "Write the prompts as rows for veRL.",
-        (*script, *files, "--data_source", source, *flags),
+        (*script, *files, "--data_source", "pocket", *flags),
         files=row_files(folder),
-        needs=(*dict.fromkeys((prompts, validation)), model),
+        needs=(prompts, validation, model),
     )
 
 

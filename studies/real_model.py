@@ -7,8 +7,7 @@ split `test`, with one program a problem and three rounds of feedback. docs/real
 """
 
 import shlex
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cobalt.report.comparison import change_between, check_comparable
@@ -20,6 +19,7 @@ from cobalt.stage.errors import UserError
 from studies import pocket
 from studies.equal_time import command_seconds, training_seconds
 from studies.flags import StudyFlags
+from studies.lines import Lines
 from studies.page import kept, write_page
 from studies.plan import Step, Study
 from studies.results import batch_of
@@ -29,7 +29,7 @@ MODULE = "studies.real_model"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large the study is.
+    """How large the study is; its fields are names in the lines of the plan.
 
     Attributes:
         test: Problems that the rows are measured on.
@@ -37,7 +37,9 @@ class Scale:
         collected: Those of them that FT's trajectories are collected for.
         max_tokens: Of a response.
         samples: Of the base for each problem of training, and trajectories of FT for each that is collected for.
-        groups: Of a step of SFT and offline RL, each of four programs.
+        group: Programs of a group of offline training.
+        groups: Of a step of offline training.
+        epochs: Of offline training.
         ft_steps: Of training FT, each on four prompts with eight samples.
         cobalt_steps: Of training FT-Cobalt, alike.
     """
@@ -47,19 +49,21 @@ class Scale:
     collected: int = 120
     max_tokens: int = 256
     samples: int = 4
+    group: int = 4
     groups: int = 8
+    epochs: int = 2
     ft_steps: int = 24
     cobalt_steps: int = 16
 
 
-# Chosen without a look at the problems of the test; docs/real_model.md says what they rest on.
-_TURNS = 3
-_EPOCHS = 2
+# Chosen without a look at the problems of the test; docs/real_model.md says what the choices rest on.
 _LONGEST_PROMPT = 1536
 _ENGINE = ("cpu_threads=2", "kv_cache_gib=4", "max_model_len=2560")
-_OFFLINE = ("optim.lr=2e-5", "data.max_length=1024", "data.max_token_len_per_gpu=2048")
 # The learning rate of the profile moves nothing in so few steps.
 _GRPO = ("actor_rollout_ref.actor.optim.lr=1e-5", f"data.max_prompt_length={_LONGEST_PROMPT}")
+_OFFLINE = (
+    "optim.lr=2e-5 data.max_length=1024 data.max_token_len_per_gpu=2048 trainer.save_freq=20 trainer.test_freq=-1"
+)
 
 _PROBLEMS = """
 set -e
@@ -120,89 +124,85 @@ class Arguments(StudyFlags):
 
 def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ...]:
     """The steps but the last, which writes the table. Those that need one model share one start of the services."""
-    seed, base, made = arguments.seed, arguments.model or folder / "base_model", []
-    if arguments.model is None:
-        command = ("python", "scripts/smollm2.py", str(base))
-        made.append(Step("base_model", "Make the folder of the base model.", command, files=(base,)))
-    test, train, collected, dev = (folder / f"{name}.jsonl" for name in ("test", "train", "collected", "mbpp_prompt"))
-    sizes = map(str, (arguments.mbpp, folder, scale.test, scale.train, scale.collected))
-    submissions, groups, collection = folder / "submissions.jsonl", folder / "groups", folder / "collection"
-    prompts, rows, limit = folder / "prompts.jsonl", folder / "ft_rows", ("--max_prompt_length", str(_LONGEST_PROMPT))
-    ft = pocket.trained_model(_run(folder, FT))
-    sampling = ("--prompts", "program", "--max_tokens", str(scale.max_tokens))
-    write = partial(pocket.trajectories, seed=seed, sampling=sampling, engine=_ENGINE)
+    base, given = arguments.model or folder / "base_model", [arguments.mbpp]
+    ft, seed = pocket.trained_model(_run(folder, FT)), arguments.seed
+    names = {"at": folder, "mbpp": arguments.mbpp, "base": base, "ft": ft, "seed": seed, "longest": _LONGEST_PROMPT}
+    plan = Lines(names | asdict(scale), given if arguments.model is None else [*given, base], _ENGINE)
+    sampled = "--prompts program --max_tokens {max_tokens} --seed {seed}"
 
-    def measure(row: Row, model: Path | None = None) -> Step:
+    def write(name: str, purpose: str, source: str, run: str, model: Path, flags: str) -> None:
+        line = f"bash scripts/multi_turn.sh {{at}}/{source}.jsonl {{at}}/{run} {flags} {sampled}"
+        plan.add(name, purpose, line, f"{{at}}/{run}/evaluation.jsonl", model)
+
+    def measure(row: Row, model: Path | None = None) -> None:
         model = model or pocket.trained_model(_run(folder, row))
-        name, run = f"{row.slug}_evaluation", folder / row.slug
-        return write(name, f"Measure {row.name}.", test, run, model, samples=1, turns=_TURNS)
+        write(f"{row.slug}_evaluation", f"Measure {row.name}.", "test", row.slug, model, "--turns 3 -n 1")
 
-    def offline(row: Row, *settings: str) -> Step:
-        own = (*_OFFLINE, f"data.train_batch_size={scale.groups}", "trainer.save_freq=20", *settings)
-        name, purpose, run = f"{row.slug}_training", f"Train the base offline ({row.name}).", _run(folder, row)
-        epochs = _EPOCHS if arguments.limit is None else 1
-        return pocket.offline_training(
-            name, purpose, row.slug, groups, None, base, run, seed, *own, steps=400, epochs=epochs
+    def rows(name: str, kind: str, train: str, validation: str, model: str, flags: str) -> None:
+        files = (
+            f"--train_file {{at}}/{train}.jsonl --validation_file {{at}}/{validation}.jsonl --local_dir {{at}}/{name}"
+        )
+        line = f"python preproc/verl_preproc_{kind}_turn.py {files} --model_name {model} --data_source mbpp {flags}"
+        line += "--max_prompt_length {longest}"
+        parquet = f"{{at}}/{name}/train.parquet {{at}}/{name}/validation.parquet"
+        plan.add(name, "Write the rows for veRL.", line, parquet)
+
+    def grpo(row: Row, method: str, data: str, model: Path, steps: int) -> None:
+        name, purpose, run = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps.", _run(folder, row)
+        more = {"save_every": min(4, steps), "validate_every": None, "scale": "cpu"}
+        own = (*_GRPO, f"data.max_response_length={scale.max_tokens}")
+        plan.append(
+            pocket.training(name, purpose, method, folder / data, model, run, steps, seed, settings=own, **more)
         )
 
-    def grpo(row: Row, method: str, data: Path, model: Path, steps: int) -> Step:
-        name, purpose, run = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps.", _run(folder, row)
-        own = (*_GRPO, f"data.max_response_length={scale.max_tokens}")
-        every = {"save_every": min(4, steps), "validate_every": None}
-        return pocket.training(name, purpose, method, data, model, run, steps, seed, **every, settings=own, scale="cpu")
-
-    return (
-        *made,
-        Step(
-            "problems",
-            "Turn MBPP into problems.",
-            ("bash", "-c", _PROBLEMS, "problems", *sizes),
-            files=(test, train, collected, dev),
-            needs=(arguments.mbpp,),
-        ),
-        measure(BASE, base),
-        pocket.first_programs(
-            "submissions",
-            "Judge samples of the base.",
-            train,
-            submissions,
-            base,
-            seed,
-            samples=scale.samples,
-            temperature=1.0,
-            sampling=sampling,
-            engine=_ENGINE,
-        ),
-        pocket.judged_groups(
-            *("groups", [submissions, train], groups, base, seed, "--responses", "programs"),
-            validation=False,
-            rules=("--prompts", "program"),
-        ),
-        offline(SFT),
-        offline(OFFLINE),
-        measure(SFT),
-        measure(OFFLINE),
-        Step(
-            "ft_rows",
-            "Write the rows of single-turn GRPO for veRL.",
-            (
-                *("python", "preproc/verl_preproc_single_turn.py", "--train_file", str(train), "--validation_file"),
-                *(str(dev), "--local_dir", str(rows), "--model_name", str(base), "--data_source", "mbpp"),
-                *(*sampling[:2], *limit),
-            ),
-            files=pocket.row_files(rows),
-            needs=(train, dev, base),
-        ),
-        grpo(FT, "grpo_single_turn", rows, base, scale.ft_steps),
-        measure(FT),
-        write("collection", "Collect FT's trajectories.", collected, collection, ft, samples=scale.samples, turns=2),
-        pocket.contextual_prompts("prompts", collection, prompts, ft, flags=limit, prompts="program"),
-        pocket.multi_turn_rows("cobalt_rows", prompts, prompts, folder / "cobalt_rows", ft, *limit, source="mbpp"),
-        grpo(COBALT, "grpo_multi_turn", folder / "cobalt_rows", ft, scale.cobalt_steps),
-        measure(COBALT),
-        pocket.report("report", "Compare the rows.", {row.name: folder / row.slug for row in ROWS}, folder / "report"),
-        pocket.training_plot("curves", {row.name: _run(folder, row) for row in (FT, COBALT)}, folder / "curves.png"),
+    if arguments.model is None:
+        plan.add("base_model", "Make the model's folder.", "python scripts/smollm2.py {base}", "{base}")
+    sizes = (str(value) for value in (arguments.mbpp, folder, scale.test, scale.train, scale.collected))
+    files = tuple(folder / f"{name}.jsonl" for name in ("test", "train", "collected", "mbpp_prompt"))
+    split = ("bash", "-c", _PROBLEMS, "problems", *sizes)
+    plan.append(Step("problems", "Turn MBPP into problems.", split, files, needs=(arguments.mbpp,)))
+    measure(BASE, base)
+    plan.add(
+        *("submissions", "Judge samples of the base."),
+        "python run_single_turn_vllm.py --input_file {at}/train.jsonl --output_file {at}/submissions.jsonl"
+        f" -n {{samples}} --temperature 1 --top_p 1 {sampled}",
+        *("{at}/submissions.jsonl", base),
     )
+    plan.add(
+        *("groups", "Put MBPP's programs and the samples into groups."),
+        "python preproc/preproc_judged.py --input_files {at}/submissions.jsonl {at}/train.jsonl --responses programs"
+        " --output_dir {at}/groups --group_size {group} --prompts program --model_name {base} --max_tokens 1024"
+        " --validation_share 0 --seed {seed}",
+        "{at}/groups/train.jsonl",
+    )
+    for row in (SFT, OFFLINE):
+        run = f"{{at}}/{row.slug}_training"
+        plan.add(
+            *(f"{row.slug}_training", f"Train {row.name}."),
+            f"bash scripts/train_offline_rl.sh --data_dir {{at}}/groups --model {{base}} --output_dir {run} --estimator"
+            f" {row.slug} {_OFFLINE} data.train_batch_size={{groups}} trainer.total_epochs={{epochs}}"
+            " data.seed={seed}",
+            f"{run}/model {run}/metrics.jsonl",
+        )
+    for row in (SFT, OFFLINE):
+        measure(row)
+    rows("ft_rows", "single", "train", "mbpp_prompt", "{base}", "--prompts program ")
+    grpo(FT, "grpo_single_turn", "ft_rows", base, scale.ft_steps)
+    measure(FT)
+    write("collection", "Collect FT's trajectories.", "collected", "collection", ft, "--turns 2 -n {samples}")
+    plan.add(
+        *("prompts", "Cut them into contextual prompts."),
+        "python preproc/process_multi_turn_taco.py --input_file {at}/collection/evaluation.jsonl --output_file"
+        " {at}/prompts.jsonl --model_name {ft} --prompts program --max_prompt_length {longest}",
+        "{at}/prompts.jsonl",
+    )
+    rows("cobalt_rows", "multi", "prompts", "prompts", "{ft}", "")
+    grpo(COBALT, "grpo_multi_turn", "cobalt_rows", ft, scale.cobalt_steps)
+    measure(COBALT)
+    runs, curves = {row.name: folder / row.slug for row in ROWS}, {row.name: _run(folder, row) for row in (FT, COBALT)}
+    plan.append(pocket.report("report", "Compare the rows.", runs, folder / "report"))
+    plan.append(pocket.training_plot("curves", curves, folder / "curves.png"))
+    return tuple(plan.steps)
 
 
 def _run(folder: Path, row: Row) -> Path:
@@ -219,7 +219,7 @@ def study(arguments: Arguments) -> Study:
     if limit is not None:
         if limit < 2:
             raise UserError(f"--limit {limit}: it must be 2 or more")
-        scale = Scale(limit, limit, limit, max_tokens=64, groups=1, ft_steps=1, cobalt_steps=1)
+        scale = Scale(limit, limit, limit, max_tokens=64, group=2, groups=1, epochs=1, ft_steps=1, cobalt_steps=1)
     folder = arguments.output_dir or Path("runs") / ("real_model" if limit is None else "real_model_smoke")
     page = arguments.page or folder / "results.md"
     again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]

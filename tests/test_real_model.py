@@ -157,7 +157,7 @@ def paper(tmp_path):
 
 
 def hours_of(planned: Study, arguments):
-    return paper_row.gpu_hours(planned, arguments.data)
+    return dict(paper_row.gpu_hours(planned, arguments.data))
 
 
 def test_gpu_hours_follow_from_the_problems_that_are_there(paper):
@@ -167,7 +167,7 @@ def test_gpu_hours_follow_from_the_problems_that_are_there(paper):
     assert hours["ft_training"] == pytest.approx(4 * 10 * example)
     assert hours["base"] == hours["row"] == pytest.approx(9 * 3 * example)
     planned.folder.mkdir()
-    write_lines(planned.folder / "prompts.jsonl", [{}] * 7)
+    write_lines(planned.folder / "train_prompts.jsonl", [{}] * 7)
     assert hours_of(planned, paper)["cobalt_training"] == pytest.approx(2 * 7 * example)
     elsewhere = replace(paper, data=paper.data / "none")
     assert hours_of(paper_row.study(elsewhere), elsewhere)["ft_training"] == pytest.approx(4 * 5853 * example)
