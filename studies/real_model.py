@@ -39,7 +39,6 @@ class Scale:
         samples: Of the base for each problem of training, and trajectories of FT for each that is collected for.
         group: Programs of a group of offline training.
         groups: Of a step of offline training.
-        epochs: Of offline training.
         ft_steps: Of training FT, each on four prompts with eight samples.
         cobalt_steps: Of training FT-Cobalt, alike.
     """
@@ -51,7 +50,6 @@ class Scale:
     samples: int = 4
     group: int = 4
     groups: int = 8
-    epochs: int = 2
     ft_steps: int = 24
     cobalt_steps: int = 16
 
@@ -180,7 +178,7 @@ def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ..
         plan.add(
             *(f"{row.slug}_training", f"Train {row.name}."),
             f"bash scripts/train_offline_rl.sh --data_dir {{at}}/groups --model {{base}} --output_dir {run} --estimator"
-            f" {row.slug} {_OFFLINE} data.train_batch_size={{groups}} trainer.total_epochs={{epochs}}"
+            f" {row.slug} {_OFFLINE} data.train_batch_size={{groups}}"
             " data.seed={seed}",
             f"{run}/model {run}/metrics.jsonl",
         )
@@ -219,7 +217,7 @@ def study(arguments: Arguments) -> Study:
     if limit is not None:
         if limit < 2:
             raise UserError(f"--limit {limit}: it must be 2 or more")
-        scale = Scale(limit, limit, limit, max_tokens=64, group=2, groups=1, epochs=1, ft_steps=1, cobalt_steps=1)
+        scale = Scale(limit, limit, limit, max_tokens=64, group=2, groups=1, ft_steps=1, cobalt_steps=1)
     folder = arguments.output_dir or Path("runs") / ("real_model" if limit is None else "real_model_smoke")
     page = arguments.page or folder / "results.md"
     again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]
