@@ -78,12 +78,12 @@ def test_no_problem_that_is_measured_is_trained_on(tmp_path):
     subprocess.run(step.command, cwd=ROOT, check=True, capture_output=True)
     ids = {
         name: [json.loads(line)["task_id"] for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("test", "train", "collected", "mbpp_prompt")
+        for name in ("test", "train", "sampled", "mbpp_prompt")
     }
     assert ids == {
         "test": [11, 12, 13],
         "train": [601, 602, 603],
-        "collected": [601, 602, 603],
+        "sampled": [601, 602, 603],
         "mbpp_prompt": [1, 2, 3, 4],
     }
     assert "human_solutions" in json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])
