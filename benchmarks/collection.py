@@ -7,7 +7,7 @@
 The real loop (vLLM and the judge in this process) runs over problems, and the tokens that it generates per second are
 counted from the first request to the last record. Then, in a new process with the machine to itself, vLLM's own offline
 `LLM.generate` gets every prompt of that run at once and must generate completions of the same lengths, with the same
-type, threads, cache, blocks and largest batch. No sample has a seed on either side. Both are warmed up first, and their
+type, cache, blocks and largest batch. No sample has a seed on either side. Both are warmed up first, and their
 start does not count. The result is the ratio of the two rates, of each round and its median. It shows what the order of
 turns, the judge and the records cost, on one machine.
 """
@@ -36,8 +36,6 @@ from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.cli import run_script
 from cobalt.stage.records import iterate_records
 
-_CORES = len(os.sched_getaffinity(0))
-
 
 @dataclass(frozen=True)
 class Arguments:
@@ -61,17 +59,17 @@ class Arguments:
     """Of a completion."""
     rounds: int = 1
     """Pairs of runs."""
-    threads: int = _CORES
-    """Threads of both engines; by default all cores."""
+    threads: int = 1
+    """Threads of this project's engine, which shares the cores with the judge."""
+    offline_threads: int = len(os.sched_getaffinity(0))
+    """Threads of the offline engine; by default all cores."""
     kv_cache_gib: int = 4
     """Cache of both engines."""
 
     def engine(self) -> VllmSettings:
         """The settings of this project's engine."""
         model = str((self.model or self.pocket / "model").resolve())
-        return VllmSettings(
-            model=model, dtype="float32", cpu_threads=self.threads, kv_cache_gib=self.kv_cache_gib, max_model_len=4096
-        )
+        return VllmSettings(model=model, dtype="float32", cpu_threads=self.threads, kv_cache_gib=self.kv_cache_gib)
 
 
 def main(arguments: Arguments) -> int:
@@ -87,7 +85,7 @@ def main(arguments: Arguments) -> int:
             conversations, lengths = _requests(folder / "m.jsonl", arguments)
             requests = folder / "requests.json"
             requests.write_text(json.dumps([conversations, lengths]))
-            offline_tokens, offline_seconds = _offline(arguments.engine(), requests)
+            offline_tokens, offline_seconds = _offline(arguments, requests)
         tokens = sum(lengths)
         loop_rate, offline_rate = tokens / seconds, offline_tokens / offline_seconds
         ratios.append(loop_rate / offline_rate)
@@ -99,10 +97,11 @@ def main(arguments: Arguments) -> int:
     return 0
 
 
-def _offline(settings: VllmSettings, requests: Path) -> tuple[int, float]:
+def _offline(arguments: Arguments, requests: Path) -> tuple[int, float]:
     """Tokens and seconds of vLLM alone, in a process of its own."""
+    settings = arguments.engine()
     variables = {
-        "OMP_NUM_THREADS": str(settings.cpu_threads),
+        "OMP_NUM_THREADS": str(arguments.offline_threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gib),
         "VLLM_LOGGING_LEVEL": "WARNING",

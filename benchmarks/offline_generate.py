@@ -27,7 +27,6 @@ def main(settings: str, requests: Path) -> None:
     engine = LLM(
         model=same.model,
         dtype=same.dtype,
-        max_model_len=same.max_model_len,
         max_num_seqs=same.max_num_seqs,
         block_size=32,
         enable_chunked_prefill=False,
