@@ -16,6 +16,8 @@ from studies.plan import Step, Study
 
 logger = logging.getLogger(__name__)
 
+_LONG = 10_000  # steps, after which every checkpoint that is kept is there
+
 
 def dry_run(study: Study, show: Callable[[str], object], sizes: str | None = None) -> None:
     """Show the command of each step, and check what the training steps would train.
@@ -74,7 +76,7 @@ def _check_training(study: Study, step: Step, sizes: str | None) -> None:
     else:
         check_settings(config)
     if sizes is not None:
-        check_memory(compose(replace(run, model=sizes)), run.output_dir, steps, force=True)
+        check_memory(compose(replace(run, model=sizes)), run.output_dir, steps or _LONG, force=True)
     elif Path(run.model, "config.json").is_file():
         check_memory(config, run.output_dir, steps)
     chosen = [attention, *([choose_thinking(config)] if complete else [])]

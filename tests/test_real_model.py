@@ -192,7 +192,7 @@ def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper
     for name, value in hours_of(planned, arguments).items():
         assert f"{value:,.1f}" in shown.partition(f"\n{name} ")[2].partition("\n")[0]
     estimates = [record.getMessage() for record in caplog.records if "GPU, update" in record.getMessage()]
-    assert len(estimates) == len(training) and all("disk" in text for text in estimates)
+    assert len(estimates) == len(training) and all("checkpoints" in text for text in estimates)
     assert not arguments.output_dir.exists()
 
 
