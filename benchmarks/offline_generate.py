@@ -1,6 +1,8 @@
 """The baseline of `collection.py`: vLLM's offline `LLM.generate` on given conversations and completion lengths.
 
-    python benchmarks/offline_generate.py MODEL REQUESTS.json
+    python benchmarks/offline_generate.py SETTINGS REQUESTS.json
+
+SETTINGS are `VllmSettings` as JSON. What they leave open is as in this project's engine for CPUs.
 
 Prints the number of generated tokens and the seconds that they took, as a JSON list. It is a process of its own, so
 that it has the machine to itself.
@@ -13,13 +15,24 @@ from pathlib import Path
 
 from vllm import LLM, SamplingParams, TokensPrompt
 
+from cobalt.engine.vllm_settings import VllmSettings
+
 WARM_UP = 256
 
 
-def main(model: str, requests: Path) -> None:
+def main(settings: str, requests: Path) -> None:
     """Generate once as a warm-up and once for the measurement."""
     conversations, lengths = json.loads(requests.read_text())
-    engine = LLM(model=model, dtype="float32", enforce_eager=True, seed=0)
+    same = VllmSettings.model_validate_json(settings)
+    engine = LLM(
+        model=same.model,
+        dtype=same.dtype,
+        max_num_seqs=same.max_num_seqs,
+        block_size=32,
+        enable_chunked_prefill=False,
+        enforce_eager=True,
+        seed=same.seed,
+    )
     tokenizer = engine.get_tokenizer()
     prompts = []
     for conversation in conversations:
@@ -39,6 +52,6 @@ def main(model: str, requests: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
+    parser.add_argument("settings")
     parser.add_argument("requests", type=Path)
     main(**vars(parser.parse_args()))

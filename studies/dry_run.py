@@ -16,9 +16,14 @@ from studies.plan import Step, Study
 
 logger = logging.getLogger(__name__)
 
+_LONG = 10_000  # steps, after which every checkpoint that is kept is there
 
-def dry_run(study: Study, show: Callable[[str], object]) -> None:
+
+def dry_run(study: Study, show: Callable[[str], object], sizes: str | None = None) -> None:
     """Show the command of each step, a line each, and check what the training steps would train.
+
+    `sizes` is a folder or hub name of a model with the sizes of all policies, for the estimate of memory and disk, which
+    then is no reason to refuse: the study will run elsewhere. None: the policies that are there are estimated.
 
     Raises UserError if a configuration is wrong; the message names the step and everything that was found.
     """
@@ -27,7 +32,7 @@ def dry_run(study: Study, show: Callable[[str], object]) -> None:
     wrong = []
     for step in study.steps:
         try:
-            _check_training(study, step)
+            _check_training(study, step, sizes)
         except UserError as error:
             wrong.append(f"step {step.name}: {error}")
     if wrong:
@@ -41,7 +46,7 @@ def _command(step: Step) -> tuple[str, ...]:
     return ("python", "-m", "cobalt.services", *step.services.flags, "--", *step.command)
 
 
-def _check_training(study: Study, step: Step) -> None:
+def _check_training(study: Study, step: Step, sizes: str | None) -> None:
     from cobalt.training import launch
     from cobalt.training.checks import check, check_settings
     from cobalt.training.configuration import compose, trains_on_cpu
@@ -66,7 +71,9 @@ def _check_training(study: Study, step: Step) -> None:
         (steps, _), checked = check(config), "the rows and the policy are checked too"
     else:
         check_settings(config)
-    if Path(run.model, "config.json").is_file():
+    if sizes is not None:
+        check_memory(compose(replace(run, model=sizes)), run.output_dir, steps or _LONG, force=True)
+    elif Path(run.model, "config.json").is_file():
         check_memory(config, run.output_dir, steps)
     chosen = [attention, *([choose_thinking(config)] if complete else [])]
     launch.dry_run(run.output_dir, config)

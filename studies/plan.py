@@ -32,14 +32,20 @@ class Services:
 
     Attributes:
         model: Folder of the engine's model.
+        engine: Settings of the engine, each as key=value.
+        judge: Settings of the judge.
     """
 
     model: Path
+    engine: tuple[str, ...] = ()
+    judge: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of `python -m cobalt.services`."""
-        return ("--model", str(self.model))
+        settings = {"--engine": self.engine, "--judge": self.judge}
+        more = (word for flag, values in settings.items() for value in values for word in (flag, value))
+        return ("--model", str(self.model), *more)
 
 
 @dataclass(frozen=True, slots=True)

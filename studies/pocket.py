@@ -302,7 +302,7 @@ def training(
     data: Path,
     model: Path,
     run: Path,
-    steps: int,
+    steps: int | None,
     seed: int,
     *,
     save_every: int | None = None,
@@ -313,10 +313,11 @@ def training(
     """A training run.
 
     `method`: which of the scripts trains (scripts/train_METHOD.sh), such as "grpo_single_turn".
+    `steps`: None: as many as the epochs of the scale make.
     `save_every`: steps between two checkpoints; None: only the last one.
     `validate_every`: steps between two validations, the first of them before training; None: no validation.
     """
-    length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
+    length = () if steps is None else (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
     saved = f"trainer.save_freq={save_every or steps}"
     validated = [f"trainer.test_freq={validate_every or -1}"]
     if validate_every is None:

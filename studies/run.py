@@ -6,6 +6,7 @@ folder; when the step succeeds, a line is added to `steps.jsonl` there. The firs
 
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ class _Runner:
         if is_done(self._study, step, self._records.get(step.name)):
             self.say(f"{step.name} is done")
             return 0
-        self.say(f"{step.name}: {step.purpose} Log: {self._shown_path(step)}")
+        self.say(f"{step.name}: {step.purpose} Log: {self._shown_path(step)}\n  {shlex.join(step.command)}")
         log = self._study.log_file(step)
         log.parent.mkdir(parents=True, exist_ok=True)
         clock, started = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -126,7 +127,11 @@ class _Runner:
             self._services_stack.close()
             self._services, self._services_environment = None, {}
             if step.services is not None:
-                flags = ServiceFlags(model=str(self._study.root / step.services.model))
+                flags = ServiceFlags(
+                    model=str(self._study.root / step.services.model),
+                    engine=list(step.services.engine),
+                    judge=list(step.services.judge),
+                )
                 with environment_variables(**self._environment()):
                     self._services_environment = variables(self._services_stack.enter_context(flags.started()))
                 self._services = step.services

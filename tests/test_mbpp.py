@@ -51,6 +51,12 @@ def test_a_split_is_kept_in_the_order_of_its_ids(tmp_path):
     assert read_summary(tmp_path / "problems.jsonl") == summary
 
 
+def test_a_tasks_own_program_is_added_where_it_is_asked_for(tmp_path):
+    for solutions in (False, True):
+        [problem, *_], _ = converted(tmp_path / str(solutions), ROWS, split="train", solutions=solutions)
+        assert problem.record.get("human_solutions") == (["def plus_601(x):\n  return x + 601"] if solutions else None)
+
+
 def test_splits_hold_every_task_once():
     assert [split_of(task) for task in (1, 10, 11, 510, 511, 600, 601, 974, 975)] == [
         "prompt", "prompt", "test", "test", "validation", "validation", "train", "train", "other",

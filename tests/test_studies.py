@@ -23,7 +23,7 @@ from cobalt.stage import cli
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import RecordFile, read_records
 from cobalt.training.configuration import TrainingSettings
-from studies import hacking_study, offline, pocket_data, quickstart, reproduce
+from studies import hacking_study, offline, paper_row, pocket_data, quickstart, real_model, reproduce
 from studies import run as running
 from studies.flags import plan_table
 from studies.plan import Services, Step, Study, check_arguments, is_done, step_records
@@ -364,6 +364,11 @@ STUDIES = {
     "reproduce": reproduce.study(reproduce.Arguments(seeds=(4,))),
     "reproduce --fast": reproduce.study(reproduce.Arguments(Path("runs/mine"), (0, 1), fast=True)),
     "reproduce --rounds": reproduce.study(reproduce.Arguments(seeds=(0,), rounds=(4, 2))),
+    "real_model": real_model.study(real_model.Arguments()),
+    "real_model --limit": real_model.study(real_model.Arguments(Path("runs/mine"), 3, limit=2, model=Path("own"))),
+    "paper_row": paper_row.study(paper_row.Arguments()),
+    "paper_row --row FT": paper_row.study(paper_row.Arguments(row="FT", model="own/model", data=Path("data"))),
+    "paper_row --row FT-Cobalt": paper_row.study(paper_row.Arguments(row="FT-Cobalt")),
     "offline": offline.study(offline.Arguments(seeds=(4,))),
     "offline --fast": offline.study(offline.Arguments(Path("runs/mine"), seeds=(0, 1), fast=True)),
 }

@@ -58,6 +58,8 @@ class MbppSettings:
     """Solved tasks before the task in the field `instruction`: none, or the tasks 2, 3 and 4 as in the original."""
     challenge_tests: bool = False
     """Add the assertions of challenge_test_list, which few tasks have, to the hidden tests."""
+    solutions: bool = False
+    """Add each task's own program as `human_solutions`, which preproc_judged.py takes for accepted."""
     prompts: str = "paper"
     """Prompt set of the field `instruction` without solved tasks: paper, pocket, program, or a folder."""
 
@@ -76,6 +78,7 @@ def mbpp(settings: MbppSettings) -> Outcome:
         "split": settings.split,
         "shots": settings.shots,
         "challenge_tests": settings.challenge_tests,
+        **({"solutions": True} if settings.solutions else {}),
         "prompts": prompts.digests,
         "texts": {name: digest(name) for name in ("question_with_tests", "three_shot")},
     }
@@ -161,5 +164,5 @@ def _problem(
         instruction = render("three_shot", examples=examples, text=text, tests=shown)
     else:
         instruction = prompts.first_turn(question, every.fn_name)
-    public = every.select(range(len(shown)))
-    return problem_record(f"MBPP/{row['task_id']}", question, instruction, every, public, every)
+    public, solutions = every.select(range(len(shown))), {"human_solutions": [code]} if settings.solutions else {}
+    return problem_record(f"MBPP/{row['task_id']}", question, instruction, every, public, every, **solutions)

