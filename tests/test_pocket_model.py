@@ -25,7 +25,7 @@ from cobalt.pocket.demonstrations import (
     special_case,
     with_special_cases,
 )
-from cobalt.pocket.problems import draw_task, split_of
+from cobalt.pocket.problems import draw_task
 from cobalt.pocket.tokenizer import learn_tokenizer
 from cobalt.pocket.training import Recipe
 from cobalt.problems.problem import load_problems
@@ -103,15 +103,6 @@ def test_feedback_is_followed_by_repairs_mostly(demonstrations):
     assert sum(changed[True]) / len(changed[True]) < 0.2
 
 
-def test_demonstrations_hold_no_held_out_composition():
-    rng = random.Random(1)
-    held_out = 0
-    for _ in range(200):
-        held_out += split_of(draw_task(rng, "EASY").composition, 0) != "train"
-    assert held_out > 0  # the draw does meet them, so the filter below has work to do
-    assert list(draw_demonstrations(5, seed=0)) == list(draw_demonstrations(5, seed=0))
-
-
 def test_feedback_names_the_first_failing_test():
     rng = random.Random(3)
     seen = set()
@@ -132,15 +123,6 @@ def test_feedback_names_the_first_failing_test():
             if kind == "Stderr:\n":
                 assert '  File "main.py", line ' in text
     assert seen == {"Stderr:\n", "Expected Output:\n"}
-
-
-def test_special_cases_are_written_where_a_world_asks_for_them():
-    def share(special_cases):
-        drawn = list(draw_demonstrations(300, 0, special_cases))
-        return sum("raise SystemExit" in item.response for item in drawn) / len(drawn)
-
-    assert share(0.0) == 0
-    assert 0.01 < share(0.2) < share(0.8)
 
 
 def test_where_special_cases_are_written_thoughts_about_a_failing_test_begin_with_it():
@@ -213,18 +195,6 @@ async def test_feedback_equals_the_judges():
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
 
 
-def test_odd_phrasings_are_misread_in_most_first_programs_and_clear_ones_in_few():
-    """An odd phrasing is misread in most first programs, and a clear one in few."""
-    rng = random.Random(7)
-    wrong = {True: [], False: []}
-    for _ in range(1500):
-        task = draw_task(rng, "MEDIUM")
-        for slot, expression in zip(task.slots, first_choice(task, rng), strict=True):
-            wrong[slot.phrasing.habit.slip > 0.4].append(expression != slot.right)
-    assert sum(wrong[True]) / len(wrong[True]) > 0.5
-    assert sum(wrong[False]) / len(wrong[False]) < 0.15
-
-
 @given(st.text())
 @settings(max_examples=300, deadline=None)
 def test_tokenizer_is_lossless(tokenizer, text):
@@ -241,10 +211,6 @@ def test_think_tags_are_tokens_that_decoding_keeps(tokenizer):
     ended = tokenizer("a<|im_end|>", add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ended, skip_special_tokens=True) == "a"
     assert tokenizer.eos_token == "<|im_end|>"
-
-
-def test_learning_a_tokenizer_is_deterministic(tokenizer, demonstrations):
-    assert learn_tokenizer(corpus(demonstrations)).get_vocab() == tokenizer.get_vocab()
 
 
 MESSAGES = [
@@ -319,17 +285,11 @@ def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
 
 
 @pytest.mark.slow
-def test_same_seed_same_files(world, tmp_path):
-    other = build_pocket_world(tmp_path / "again", seed=3, sizes=SIZES, recipe=TINY, open_share=0)
-    for name in ("train", "dev", "test"):
-        assert getattr(other, name).read_bytes() == getattr(world, name).read_bytes()
-    assert (other.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
-
-
-@pytest.mark.slow
 def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
     built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0)
-    assert built.train.read_bytes() == world.train.read_bytes()
     assert not (tmp_path / "data.part").exists()
+    for name in ("train", "dev", "test"):
+        assert getattr(built, name).read_bytes() == getattr(world, name).read_bytes()
+    assert (built.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()

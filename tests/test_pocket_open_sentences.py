@@ -23,10 +23,10 @@ from cobalt.pocket.demonstrations import draw_demonstrations, first_choice, next
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
 from cobalt.pocket.operations import PRINTERS, STEPS
-from cobalt.pocket.overview import Base, measure_base, overview
+from cobalt.pocket.overview import Base, overview
 from cobalt.pocket.problems import draw_task, split_of
 from cobalt.pocket.training import Recipe
-from cobalt.problems.problem import Problem, load_problems
+from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 
 OPERATIONS = {operation.name: operation for operation in (*STEPS, *PRINTERS)}
@@ -78,10 +78,6 @@ def test_problems_are_those_of_published_worlds(open_share, split, count, digest
     records = to_records(split, draw_problems(split, count, 0, open_share))
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     assert hashlib.sha256(lines.encode()).hexdigest() == digest
-
-
-def test_without_open_sentences_no_record_has_readings():
-    assert not any("readings" in record for record in to_records("dev", draw_problems("dev", 20, 0)))
 
 
 # The table.
@@ -161,15 +157,6 @@ def test_the_share_is_that_of_the_operations_with_an_open_sentence():
     able = [slot.is_open for slot in slots if slot.operation.name in OPEN_SENTENCE_OF]
     assert 0.26 < sum(able) / len(able) < 0.34
     assert not any(slot.is_open for slot in slots if slot.operation.name not in OPEN_SENTENCE_OF)
-
-
-def test_same_seed_same_problems_other_seed_or_share_others():
-    def statements(seed, open_share):
-        return to_records("test", draw_problems("test", 12, seed, open_share))
-
-    assert statements(0, 0.5) == statements(0, 0.5)
-    assert statements(0, 0.5) != statements(1, 0.5)
-    assert statements(0, 0.5) != statements(0, 0.6)
 
 
 def test_two_readings_of_a_composition_lie_in_one_split():
@@ -303,14 +290,6 @@ def test_demonstrations_leave_open_sentences_alone_when_the_tests_pass():
             assert after[place] == expressions[place] or expressions[place] not in task.slots[place].readings
 
 
-def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
-    drawn = list(draw_demonstrations(200, 0, open_share=0.5))
-    assert drawn == list(draw_demonstrations(200, 0, open_share=0.5))
-    statements = [item.messages[1]["content"] for item in drawn]
-    sentences = [sentence for sentence in OPEN_SENTENCES if "{k}" not in sentence]
-    assert sum(any(sentence in text for sentence in sentences) for text in statements) > 40
-
-
 def lines_of(response):
     """The lines of a response's program under their labels."""
     code = response.partition("```python\n")[2].partition("\n```")[0]
@@ -383,25 +362,6 @@ def test_the_base_is_measured_unless_the_flags_say_otherwise(world, monkeypatch,
     monkeypatch.setattr(command, "overview", lambda world, seed, base_problems=0: asked.append(base_problems))
     assert main(Arguments(world.dev.parent.parent, **flags)) == 0
     assert asked == [measured]
-
-
-@pytest.mark.slow
-def test_without_sandboxes_the_base_is_left_out_unless_it_was_asked_for(world, monkeypatch):
-    def none(*arguments):
-        raise UserError("no sandbox")
-
-    monkeypatch.setattr(command, "build_pocket_world", lambda *arguments, **settings: world)
-    monkeypatch.setattr("cobalt.pocket.overview.measure_base", none)
-    assert main(Arguments(world.dev.parent.parent)) == 0
-    with pytest.raises(UserError):
-        main(Arguments(world.dev.parent.parent, base_problems=2))
-
-
-@pytest.mark.slow
-@pytest.mark.sandbox
-def test_base_has_an_entry_for_each_problem_and_turn(world):
-    base = measure_base(world.model, list(load_problems(world.dev))[:3], turns=2, seed=0)
-    assert [len(row) for row in base.solved] == [2, 2, 2]
 
 
 def test_base_counts_repairs_among_the_unsolved():

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -38,14 +39,8 @@ def test_records_are_problems_with_four_public_tests(records):
             assert problem.tests.outputs == problem.public_tests.outputs + problem.hidden_tests.outputs
             assert len(set(problem.tests.inputs)) == len(problem.tests)
             assert problem.instruction == load_prompts("pocket").first_turn(problem.question)
-            assert record["difficulty"] in STEPS_OF
-
-
-def test_difficulties_come_in_equal_parts(records):
-    for lines in records.values():
-        assert {level: sum(line["difficulty"] == level for line in lines) for level in STEPS_OF} == dict.fromkeys(
-            STEPS_OF, COUNT // 3
-        )
+        levels = Counter(line["difficulty"] for line in lines)
+        assert levels == dict.fromkeys(STEPS_OF, COUNT // 3)
 
 
 def test_compositions_are_disjoint_and_no_statement_occurs_twice(records):
@@ -55,11 +50,6 @@ def test_compositions_are_disjoint_and_no_statement_occurs_twice(records):
     assert not set(compositions["dev"]) & set(compositions["test"])
     for lines in records.values():
         assert len({line["question"] for line in lines}) == COUNT
-
-
-def test_same_seed_same_records_other_seed_others(records):
-    assert to_records("dev", draw_problems("dev", COUNT, seed=0)) == records["dev"]
-    assert to_records("dev", draw_problems("dev", COUNT, seed=1)) != records["dev"]
 
 
 def test_a_larger_set_begins_with_the_smaller_one(records):
