@@ -1,23 +1,12 @@
-"""The stages, as commands on the small inputs of `tests/data/outside`; no tests.
-
-    git clone . /tmp/before && cd /tmp/before && git checkout COMMIT
-    cp CHECKOUT/tests/{outside,outside_stages}.py tests/ && python tests/outside_stages.py CHECKOUT/tests/data/outside
-
-wrote `stages` and `outcomes.json` there with the code of the commit that the README names.
-"""
+"""The stages, as commands on the small inputs of `tests/data/outside`, and what they left there long ago; no tests."""
 
 import json
 import os
 import platform
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import outside
 from provider import answer, serve
@@ -256,75 +245,3 @@ def provider():
 def variables_of(url):
     """What lets a command ask a `provider`, which has another port each time."""
     return _NAME_AND_KEY | {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
-
-
-def _written(folder, target, before):
-    """Move what a command wrote out of its folder."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.relative_to(folder) not in before:
-            copy = target / path.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            # A file that had not appeared yet: what a kill in the middle of writing it leaves.
-            content = path.read_bytes()[: 100 if path.suffix == ".part" else None]
-            copy.write_bytes(content.replace(f"{outside.ROOT}/".encode(), b""))  # in the command of a manifest
-
-
-def _killed(name, folder):
-    """Run a stage in this process, and kill the process in the middle of a record, or as the result appears."""
-    from cobalt.stage.records import RecordFile
-
-    stage = next(stage for stage in STAGES if stage.name == name)
-    append, replace, records = RecordFile.append, Path.replace, iter(range(100))
-
-    def append_or_die(self, record):
-        if stage.kept is not None and next(records) == stage.kept:
-            with self.path.open("ab") as handle:
-                handle.write(json.dumps(record).encode()[:40])
-            os.kill(os.getpid(), signal.SIGKILL)
-        append(self, record)
-
-    def replace_or_die(self, target):
-        if stage.kept is None and str(target) in stage.results:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return replace(self, target)
-
-    RecordFile.append, Path.replace = append_or_die, replace_or_die
-    outside._commands(json.dumps([[folder, stage.command.split()]]))
-
-
-def _record(data, *only):
-    outcomes = {}
-    if only:
-        outcomes = json.loads((data / "outcomes.json").read_text())
-    with tempfile.TemporaryDirectory() as scratch, provider() as asked:
-        more = variables_of(asked.url)
-        for stage in (stage for stage in STAGES if not only or stage.name in only):
-            target = data / "stages" / slug(stage)
-            shutil.rmtree(target, ignore_errors=True)
-            folders = {kind: workplace(Path(scratch, slug(stage), kind), data) for kind in ("whole", "half")}
-            before = {path.relative_to(folders["whole"]) for path in folders["whole"].rglob("*")}
-            words = stage.command.split()
-            [done] = outside.run_commands([(folders["whole"], words)], **more)
-            assert done[0] == 0, (stage.name, done)
-            _written(folders["whole"], target / "whole", before)
-            killed = subprocess.run(
-                [sys.executable, __file__, "killed", stage.name, folders["half"]], env=os.environ | more, check=False
-            )
-            assert killed.returncode == -signal.SIGKILL, (stage.name, killed)
-            _written(folders["half"], target / "half", before)
-            results = []
-            for extra in ("", stage.changed):
-                folder = workplace(Path(scratch, slug(stage), f"again{bool(extra)}"), data)
-                put(target / "whole", folder)
-                [result] = outside.run_commands([(folder, [*words, *extra.split()])], **more)
-                results.append({"code": result[0], "written": touched(stage, folder)})
-            outcomes[stage.name] = dict(zip(("same", "changed"), results, strict=True))
-            sys.stdout.write(f"{stage.name}: {outcomes[stage.name]}\n")
-            (data / "outcomes.json").write_text(json.dumps(outcomes, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "killed":
-        _killed(*sys.argv[2:])
-    else:
-        _record(Path(sys.argv[1]).absolute(), *sys.argv[2:])

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from outside import run_commands
 from provider import answer, serve
 from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
 
@@ -66,14 +67,16 @@ def test_help_lists_every_command_and_imports_only_the_standard_library():
     assert not imported & {"tyro", "rich", "numpy", "pydantic", "ray", "torch", "matplotlib"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metavar(name):
-    finished = cobalt(*name.split(), "--help")
-    assert finished.returncode == 0, finished.stderr
-    assert "Example: cobalt " + name in finished.stdout
-    assert "{None}" not in finished.stdout
-    for flag in re.findall(r"(?<!\S)--?\w+", COMMANDS[name].example.partition("-- ")[0]):
-        assert re.search(rf"(?<!\S){flag}\b", finished.stdout), flag
+def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metavar():
+    shown = run_commands((ROOT, ["cobalt", *name.split(), "--help"]) for name in COMMANDS)
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for name, (code, text, said) in zip(COMMANDS, shown, strict=True):
+        assert code == 0, said
+        assert f"`cobalt {name}`" in page
+        assert "Example: cobalt " + name in text
+        assert "{None}" not in text
+        for flag in re.findall(r"(?<!\S)--?\w+", COMMANDS[name].example.partition("-- ")[0]):
+            assert re.search(rf"(?<!\S){flag}\b", text), flag
 
 
 @pytest.mark.parametrize(("words", "named"), [(["smaple"], "sample"), (["nothing"], "train")])
@@ -81,25 +84,25 @@ def test_a_command_that_does_not_exist_is_one_sentence(words, named):
     assert named in in_one_sentence(cobalt(*words))
 
 
+ENGINE_OF = {
+    "": False,
+    "--model m": True,
+    "--model=anthropic/m": True,
+    "--model tests": False,  # a folder
+    "--model /no/such/folder": False,
+    "--model Qwen/Qwen3-0.6B": False,
+    "--model Qwen/Qwen3-0.6B --api_base http://127.0.0.1:1": True,
+    "--model_name Qwen/Qwen3-0.6B": True,
+    "--model m --engine_kind vllm": False,
+    "--model tests --engine-kind=litellm": True,
+}
+
+
 @needs_api
-@pytest.mark.parametrize(
-    ("words", "providers"),
-    [
-        ([], False),
-        (["--model", "m"], True),
-        (["--model=anthropic/m"], True),
-        (["--model", "tests"], False),  # a folder
-        (["--model", "/no/such/folder"], False),
-        (["--model", "Qwen/Qwen3-0.6B"], False),
-        (["--model", "Qwen/Qwen3-0.6B", "--api_base", "http://127.0.0.1:1"], True),
-        (["--model_name", "Qwen/Qwen3-0.6B"], True),
-        (["--model", "m", "--engine_kind", "vllm"], False),
-        (["--model", "tests", "--engine-kind=litellm"], True),
-    ],
-)
-def test_the_model_chooses_the_engine_and_its_flags(words, providers):
-    shown = cobalt("sample", *words, "--help").stdout
-    assert ("--api_base" in shown, "--engine_url" in shown) == (providers, not providers)
+def test_the_model_chooses_the_engine_and_its_flags():
+    commands = [(ROOT, ["cobalt", "sample", *words.split(), "--help"]) for words in ENGINE_OF]
+    for words, (_, shown, _) in zip(ENGINE_OF, run_commands(commands), strict=True):
+        assert ("--api_base" in shown, "--engine_url" in shown) == (ENGINE_OF[words], not ENGINE_OF[words]), words
 
 
 @needs_api
@@ -120,15 +123,6 @@ def test_the_apps_files_have_help(app):
     finished = run(app, "--help")
     assert finished.returncode == 0
     assert "serve run" in finished.stdout
-
-
-def test_the_page_of_commands_names_each_command_with_its_example():
-    page = (ROOT / "docs" / "commands.md").read_text()
-    for name in COMMANDS:
-        assert f"`cobalt {name}`" in page
-    for example in re.findall(r"\| `(cobalt [^`]*)` \|$", page, re.MULTILINE):
-        _, name, *_ = shlex.split(example)
-        assert name in COMMANDS
 
 
 # --- running services

@@ -29,7 +29,7 @@ from cobalt.judge.feedback import clip
 from cobalt.judge.grading import grade
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.problems.problem import TestSuite
-from cobalt.reward import Flaw
+from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import turn_metrics
 from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples

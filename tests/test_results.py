@@ -15,7 +15,7 @@ from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
 from cobalt.stage.errors import UserError
 from studies import offline_results, results
-from studies.equal_time import command_seconds, last_step_within, training_seconds
+from studies.equal_time import last_step_within, training_seconds
 from studies.methods import SeedFolders, methods, round_slug
 from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from studies.page import marks
@@ -182,13 +182,6 @@ def test_a_run_that_is_too_short_is_refused(tmp_path):
         training_seconds(run, 4)
     with pytest.raises(UserError, match="no checkpoint"):
         last_step_within(run, 100)
-
-
-def test_the_time_of_a_step_leaves_out_the_start_of_services(tmp_path):
-    write_lines(tmp_path / "steps.jsonl", [{"id": 1, "step": "a", "seconds": 30.5, "services_seconds": 20.0}])
-    assert command_seconds(tmp_path, ["a"]) == 10.5
-    with pytest.raises(UserError, match="step b"):
-        command_seconds(tmp_path, ["b"])
 
 
 # --- the page
