@@ -25,20 +25,26 @@ class Stage:
     Attributes:
         name: As in its manifest, with the converter's name where several share it.
         command: Words, run in a folder with the inputs.
-        results: What it writes besides manifests.
         changed: Words to add for another setting that decides its results.
         kept: Records after which the run was killed; None: a whole result, killed as it would have appeared.
+        several: What it writes besides manifests, where that is not its `-o` alone.
         sandbox: Whether it judges programs.
         api: Whether it asks a provider's model.
     """
 
     name: str
     command: str
-    results: tuple[str, ...]
     changed: str
     kept: int | None = None
+    several: tuple[str, ...] = ()
     sandbox: bool = False
     api: bool = False
+
+    @property
+    def results(self):
+        """What it writes besides manifests."""
+        words = self.command.split()
+        return self.several or (words[words.index("-o") + 1],)
 
 
 _REPLAY = "--prompts pocket --concurrency 1 --max_tokens 64 -n 2 --replay_file answers.jsonl"
@@ -46,11 +52,14 @@ _TACO = "preproc/preproc_taco.py -i taco.jsonl --dev_size 1"
 _GROUPS = "--group_size 2 --validation_share 0.4 --seed 3"
 _POLICY = "--model policy --max_prompt_length 4000"
 
+_METRICS = ("evaluation.jsonl", "evaluation.metrics.json")
+_SPLITS = ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl")
+_ROWS = ("rows/train.parquet", "rows/validation.parquet")
+
 STAGES = (
     Stage(
         "single_turn",
         f"run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl {_REPLAY}",
-        ("single_turn.jsonl",),
         "--temperature 0.5",
         kept=2,
         sandbox=True,
@@ -58,7 +67,6 @@ STAGES = (
     Stage(
         "multi_turn",
         f"run_multi_turn_vllm.py -i problems.jsonl -o multi_turn.jsonl --turns 2 {_REPLAY}",
-        ("multi_turn.jsonl",),
         "--enable_thinking",
         kept=2,
         sandbox=True,
@@ -66,23 +74,28 @@ STAGES = (
     Stage(
         "evaluation",
         "eval_multi_turn.py -i of_multi_turn.jsonl -o evaluation.jsonl --concurrency 1",
-        ("evaluation.jsonl", "evaluation.metrics.json"),
         "-i run/multi_turn_perturbed.jsonl",
         kept=1,
+        several=_METRICS,
         sandbox=True,
     ),
     Stage(
         "single_turn_evaluation",
         "eval_single_turn.py -i of_single_turn.jsonl -o evaluation.jsonl",
-        ("evaluation.jsonl", "evaluation.metrics.json"),
         "-i fewer.jsonl",
+        several=_METRICS,
     ),
-    Stage("taco_rows", f"{_TACO} -o taco", ("taco/rows.jsonl",), "--max_solutions 1", kept=3, sandbox=True),
-    Stage("taco_split", f"{_TACO} -o taco", ("taco/train.jsonl", "taco/dev.jsonl"), "--public_tests 3", sandbox=True),
+    Stage("taco_rows", f"{_TACO} -o taco", "--max_solutions 1", kept=3, several=("taco/rows.jsonl",), sandbox=True),
+    Stage(
+        "taco_split",
+        f"{_TACO} -o taco",
+        "--public_tests 3",
+        several=("taco/train.jsonl", "taco/dev.jsonl"),
+        sandbox=True,
+    ),
     Stage(
         "apps",
         "preproc/preproc_apps.py -i apps.jsonl -o problems_of_apps.jsonl",
-        ("problems_of_apps.jsonl",),
         "--max_solutions 1",
         kept=2,
         sandbox=True,
@@ -90,80 +103,60 @@ STAGES = (
     Stage(
         "humaneval",
         "preproc/preproc_humaneval.py -i humaneval.jsonl -o problems_of_humaneval.jsonl",
-        ("problems_of_humaneval.jsonl",),
         "--prompts pocket",
         sandbox=True,
     ),
-    Stage(
-        "mbpp",
-        "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl",
-        ("problems_of_mbpp.jsonl",),
-        "--challenge_tests",
-    ),
-    Stage(
-        "livecodebench",
-        "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl",
-        ("problems_of_lcb.jsonl",),
-        "--paper_mode",
-    ),
+    Stage("mbpp", "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl", "--challenge_tests"),
+    Stage("livecodebench", "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl", "--paper_mode"),
     Stage(
         "groups of CodeNet",
         f"preproc/preproc_codenet.py -i codenet -o groups {_GROUPS}",
-        ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl"),
         "--max_accepted 1",
+        several=_SPLITS,
     ),
     Stage(
         "groups of judged programs",
         f"preproc/preproc_judged.py -i judged.jsonl -o groups {_GROUPS}",
-        ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl"),
         "--max_accepted 1",
+        several=_SPLITS,
     ),
     Stage(
         "check_groups",
         "preproc/check_groups.py -i groups_of_squares.jsonl --problems_file problems.jsonl -o check.jsonl",
-        ("check.jsonl",),
         "--seed 1",
         sandbox=True,
     ),
-    Stage(
-        "perturbation",
-        "preproc/run_perturbation.py -i problems.jsonl -o perturbed.jsonl",
-        ("perturbed.jsonl",),
-        "--seed 1",
-        kept=2,
-    ),
+    Stage("perturbation", "preproc/run_perturbation.py -i problems.jsonl -o perturbed.jsonl", "--seed 1", kept=2),
     Stage(
         "select",
         "preproc/process_multi_turn_taco.py -i run/evaluation.jsonl -o prompts.jsonl --model policy --prompts pocket",
-        ("prompts.jsonl",),
         "--seed 1",
     ),
     Stage(
         "rows of problems",
         f"preproc/verl_preproc_single_turn.py --train_file problems.jsonl --validation_file validation.jsonl {_POLICY}"
         " --prompts pocket -o rows",
-        ("rows/train.parquet", "rows/validation.parquet"),
         "--data_source other",
+        several=_ROWS,
     ),
     Stage(
         "rows of prompts",
         f"preproc/verl_preproc_multi_turn.py --train_file run/prompts.jsonl --validation_file run/test_prompts.jsonl"
         f" {_POLICY} -o rows",
-        ("rows/train.parquet", "rows/validation.parquet"),
         "--data_source other",
+        several=_ROWS,
     ),
     Stage(
         "extraction",
         "extract_turn_level_errors.py -d run/problems.jsonl -i run/evaluation_perturbed.jsonl -o events.jsonl",
-        ("events.jsonl",),
         "-i run/multi_turn_perturbed.jsonl",
     ),
     Stage(
         "classifier",
         "run_llm_judge.py -i run/events.jsonl -o classified.jsonl --model gpt-5-mini-2025-08-07 --concurrency 1",
-        ("classified.calls.jsonl", "classified.jsonl"),
         "--paper_verdicts",
         kept=1,
+        several=("classified.calls.jsonl", "classified.jsonl"),
         api=True,
     ),
 )
