@@ -78,14 +78,6 @@ def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_
     assert "chat_template_kwargs" in caplog.text
 
 
-async def test_every_sample_is_a_request_with_a_seed_of_its_own():
-    with serve(lambda request: answer(str(request["body"]["seed"]))) as provider:
-        first = await ask(engine(provider), SAMPLING.model_copy(update={"n": 4}), Call(0, 0))
-        again = await ask(engine(provider), SAMPLING.model_copy(update={"n": 4}), Call(0, 0))
-    assert len({completion.text for completion in first}) == 4
-    assert first == again
-
-
 async def test_a_request_that_hangs_times_out_and_is_retried():
     started = time.monotonic()
     with serve("hang", answer("four")) as provider:
