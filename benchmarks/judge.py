@@ -37,6 +37,7 @@ from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.measure import PROGRAM, Measurement, measure
 from cobalt.judge.processes import SANDBOXES_OF_A_PROCESS, judging_processes
 from cobalt.judge.sandbox.isolation import bwrap_command, interpreter_inside
+from cobalt.judge.settings import usable_cores
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.cli import run_script
 
@@ -72,7 +73,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _schemes(before: Path | None) -> None:
-    settings = JudgeSettings()
+    settings = JudgeSettings(concurrency=usable_cores())
     command = [*bwrap_command(settings), interpreter_inside(settings), "-S", "-c", PROGRAM]
     schemes: dict[str, Callable[[], Measurement]] = {
         "this judge": lambda: asyncio.run(_direct(settings, 200)),

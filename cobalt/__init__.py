@@ -62,8 +62,8 @@ class _Run:
     def find_spec(cls, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in _RUN or sys.argv[:1] != ["-m"]:
             return None
-        found = importlib.util.find_spec(_RUN[name])
-        return found and importlib.util.spec_from_file_location(name, found.origin)
+        spec = importlib.util.find_spec(_RUN[name])
+        return spec and importlib.util.spec_from_file_location(name, spec.origin)
 
 
 sys.meta_path.append(_Run)

@@ -10,7 +10,7 @@ import pytest
 
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.sandbox import cgroups
-from cobalt.judge.sandbox.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, Place, SandboxCgroup, find_place
+from cobalt.judge.sandbox.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, CgroupParent, SandboxCgroup, find_parent
 from cobalt.judge.sandbox.sandbox import Sandbox
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def place():
-    found = find_place()
+    found = find_parent()
     if found is None:
         pytest.skip("this process can make no cgroup with a memory and a pids controller")
     return found
@@ -127,7 +127,7 @@ def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(plac
         (folder / f"cobalt-judge-{dead.pid}-0").mkdir()
     mine = SandboxCgroup(place)
     try:
-        assert find_place() == place
+        assert find_parent() == place
         assert left(place, dead.pid) == []
         assert len(left(place)) == len(folders)
     finally:
@@ -149,7 +149,7 @@ def fake_kernel(monkeypatch):
 
 def test_limits_under_cgroup_v2_are_written_to_its_files(tmp_path, monkeypatch):
     fake_kernel(monkeypatch)
-    made = SandboxCgroup(Place(2, tmp_path, tmp_path))
+    made = SandboxCgroup(CgroupParent(2, tmp_path, tmp_path))
     made.limit(100 * MIB, 16)
     made.add(1234)
     folder = made._memory
@@ -170,7 +170,7 @@ def test_a_parent_with_enabled_controllers_is_a_candidate_and_is_not_changed(tmp
         (folder / "cgroup.subtree_control").write_text(given)
         (folder / "cgroup.controllers").write_text("cpu")
     monkeypatch.setattr(cgroups, "_own_cgroup", lambda controller: own if controller is None else None)
-    assert cgroups._candidates() == [Place(2, tmp_path, tmp_path)]
+    assert cgroups._candidates() == [CgroupParent(2, tmp_path, tmp_path)]
     (tmp_path / "cgroup.subtree_control").write_text("")
     (tmp_path / "cgroup.controllers").write_text("memory pids")
     assert cgroups._candidates() == []
@@ -192,7 +192,7 @@ def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypat
 
 
 def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back_to_sum(monkeypatch):
-    monkeypatch.setattr("cobalt.judge.local.find_place", lambda: None)
+    monkeypatch.setattr("cobalt.judge.local.find_parent", lambda: None)
 
     async def opened(accounting):
         async with LocalJudge(JudgeSettings(memory_accounting=accounting, concurrency=1)) as judge:

@@ -240,7 +240,7 @@ async def test_the_problems_are_written_and_counted(tmp_path, judge):
     [problem] = load_problems(output)
     assert problem.id == "MBPP+/2"
     assert problem.tests.inputs == problem.public_tests.inputs + problem.hidden_tests.inputs
-    assert problem.tests.places_of(problem.hidden_tests) == [1]
+    assert problem.tests.positions_of(problem.hidden_tests) == [1]
     assert "`common`" in problem.instruction
     assert (summary["problems"]["read"], summary["problems"]["kept"]) == (2, 1)
     assert summary["problems"]["calls"] == 2

@@ -48,7 +48,7 @@ class KnowingJudge:
 
     async def judge(self, code, suite, *, stop_at_first_failure=False):
         self.tests.append(len(suite))
-        passing = [PROGRAMS[code][place] for place in PROBLEM.tests.places_of(suite)]
+        passing = [PROGRAMS[code][place] for place in PROBLEM.tests.positions_of(suite)]
         kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
         feedback = ["" if passed else f"test {place} fails" for place, passed in enumerate(passing)]
         return ExecResult(passing, feedback, [Verdict(kind) for kind in kinds])
@@ -377,5 +377,5 @@ def test_the_agent_loops_of_the_configuration_are_this_one(policy):
 
 
 def test_the_public_tests_of_the_problem_are_its_first_two():
-    assert PROBLEM.tests.places_of(PROBLEM.public_tests) == [0, 1]
+    assert PROBLEM.tests.positions_of(PROBLEM.public_tests) == [0, 1]
     assert len(json.loads(PROBLEM.tests.to_json())["inputs"]) == len(PROGRAMS["right"])

@@ -250,11 +250,11 @@ def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkey
 
 def test_tests_are_found_among_others_and_results_are_read_there():
     every = TestSuite(("a", "b", "a", "c"), ("1", "2", "1", "3"))
-    assert every.places_of(TestSuite(("c", "a"), ("3", "1"))) == [3, 0]
+    assert every.positions_of(TestSuite(("c", "a"), ("3", "1"))) == [3, 0]
     with pytest.raises(UserError, match="is not among"):
-        every.places_of(TestSuite(("a", "a"), ("1", "2")))
+        every.positions_of(TestSuite(("a", "a"), ("1", "2")))
     with pytest.raises(UserError, match="that call"):
-        TestSuite(("1", "2"), ("1", "2")).places_of(TestSuite(("1",), ("1",), "f"))
+        TestSuite(("1", "2"), ("1", "2")).positions_of(TestSuite(("1",), ("1",), "f"))
     kinds = [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.TIME_LIMIT]
     result = ExecResult([True, False, False], ["", "wrong", "slow"], [Verdict(kind) for kind in kinds], "float")
     chosen = result.select([2, 0])

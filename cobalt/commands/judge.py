@@ -80,7 +80,7 @@ class Measure:
     tests: int = 20
     """Number of tests of each program."""
     concurrency: int | None = None
-    """Number of sandboxes; default: one for each core. Not with --judge_url."""
+    """Number of sandboxes; default: one more than usable cores. Not with --judge_url."""
     judge_url: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
     """Measure the judge at this address instead of one in this process; may be given several times."""
 

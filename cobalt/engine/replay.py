@@ -60,14 +60,14 @@ class ReplayEngine:
         """The recorded completions of this call; a missing one becomes a completion with an error."""
         samples = self._responses.get(call.problem_id, [])
         wanted = samples[: settings.n] if call.sample is None else samples[call.sample :][:1]
-        found = [
+        completions = [
             Completion(text=responses[call.turn], finish_reason="stop")
             for responses in wanted
             if call.turn < len(responses)
         ]
         message = f"{self.path.name} holds no response for {call}"
         missing = Completion(text="", finish_reason="error", message=message)
-        return found + [missing] * (settings.n - len(found))
+        return completions + [missing] * (settings.n - len(completions))
 
     async def describe(self) -> Mapping[str, Any]:
         """The digest of the recorded file."""

@@ -108,9 +108,9 @@ def first_error(said: str) -> str:
     """
     _, _, tracebacks = said.partition("Traceback (most recent call last):")
     for line in tracebacks.splitlines():
-        found = _ERROR.search(line.rstrip())
-        if found and not found[2].startswith(_SAYS_NOTHING):
-            return f"{found[1].rpartition('.')[2]}: {found[2]}"
+        error = _ERROR.search(line.rstrip())
+        if error and not error[2].startswith(_SAYS_NOTHING):
+            return f"{error[1].rpartition('.')[2]}: {error[2]}"
     return ""
 
 

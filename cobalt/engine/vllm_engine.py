@@ -108,8 +108,8 @@ class VllmEngine:
         tokens, opened = await loop.run_in_executor(
             self._renderer, render, self._tokenizer, list(conversation), settings.chat_template_thinking
         )
-        room = self._limit - len(tokens)
-        if room < 1:
+        free = self._limit - len(tokens)
+        if free < 1:
             message = f"the conversation has {len(tokens)} tokens, the model takes {self._limit} with the response"
             return [
                 Completion(text="", finish_reason="prompt_too_long", prompt_tokens=len(tokens), message=message)
@@ -117,7 +117,7 @@ class VllmEngine:
         # One request for each sample, as vLLM itself makes them of a request for n. It reports the cached tokens of a
         # request, and of a request for n those of one sample.
         number = next(self._numbers)
-        settings = settings.model_copy(update={"max_tokens": min(settings.max_tokens, room)})
+        settings = settings.model_copy(update={"max_tokens": min(settings.max_tokens, free)})
         return await asyncio.gather(
             *(self._complete_one(tokens, opened, settings, number, sample) for sample in range(settings.n))
         )

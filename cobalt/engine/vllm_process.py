@@ -59,8 +59,10 @@ def _run_engine(receiver: Connection) -> None:
     from vllm.v1.engine.core import EngineCoreProc
 
     environment, arguments = receiver.recv()
-    os.environ.clear()
-    os.environ.update(environment)  # vLLM has set more variables by now
+    # vLLM has set and removed variables by now. The others are left alone, or vLLM could not name this process.
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment.items() - os.environ.items())
     EngineCoreProc.run_engine_core(**arguments)
 
 

@@ -72,7 +72,7 @@ class Trajectory:
 
     def context(self, turn: int) -> list[Message]:
         """The messages through the feedback on the first `turn` programs; 0 gives the messages before any program."""
-        opening = next(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
+        opening = next(index for index, message in enumerate(self.messages) if message["role"] == "assistant")
         return self.messages[: opening + 2 * turn]
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, Self
 from cobalt.judge.asserting import check_suite, checker_program, decided
 from cobalt.judge.grading import grade
 from cobalt.judge.progress import Progress
-from cobalt.judge.sandbox.cgroups import Place, find_place
+from cobalt.judge.sandbox.cgroups import CgroupParent, find_parent
 from cobalt.judge.sandbox.isolation import check_paths
 from cobalt.judge.sandbox.sandbox import Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
@@ -69,12 +69,12 @@ class LocalJudge:
         self._all: set[Sandbox] = set()
         self._waiting = 0  # number of programs that wait for a sandbox
         self._open = False
-        self._place: Place | None = None  # where the sandboxes' cgroups are made
+        self._parent: CgroupParent | None = None  # where the sandboxes' cgroups are made
 
     async def __aenter__(self) -> Self:
         check_paths(self.settings)
         self._idle = asyncio.Queue()
-        self._place = _cgroup_place(self.settings)
+        self._parent = _cgroup_parent(self.settings)
         self._open = True
         try:
             for _ in range(self.settings.sandboxes):
@@ -135,7 +135,7 @@ class LocalJudge:
     @property
     def memory_accounting(self) -> Literal["cgroup", "sum"]:
         """Who enforces the limit on memory, for an open judge; see `JudgeSettings`."""
-        return "sum" if self._place is None else "cgroup"
+        return "sum" if self._parent is None else "cgroup"
 
     async def execute(
         self,
@@ -218,7 +218,7 @@ class LocalJudge:
         return sandbox
 
     async def _start(self) -> Sandbox:
-        sandbox = Sandbox(self.settings, self._place)
+        sandbox = Sandbox(self.settings, self._parent)
         await sandbox.start()
         return sandbox
 
@@ -228,16 +228,16 @@ def programs_at_a_time() -> int:
     return JudgeSettings.from_environment().sandboxes + 2
 
 
-def _cgroup_place(settings: JudgeSettings) -> Place | None:
+def _cgroup_parent(settings: JudgeSettings) -> CgroupParent | None:
     if settings.unsafe or settings.memory_accounting == "sum":
         return None
-    place = find_place()
-    if place is None and settings.memory_accounting == "cgroup":
+    parent = find_parent()
+    if parent is None and settings.memory_accounting == "cgroup":
         raise UserError(
             "setting 'memory_accounting': this process cannot make a cgroup with a memory and a pids controller; run it"
             " as root or in a cgroup that systemd delegated (Delegate=yes), or set memory_accounting to auto"
         )
-    return place
+    return parent
 
 
 async def _execute(

@@ -30,7 +30,7 @@ class Progress:
         self.source = code.encode("utf-8", "surrogatepass")
         self.suite = suite
         self.values: dict[int, str] = {}
-        self._room = VALUES_BYTES
+        self._bytes_left = VALUES_BYTES
         # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
         compared = {} if suite.comparison is None else {"comparison": suite.comparison}
         self.settings = settings.model_copy(update=compared)
@@ -75,11 +75,11 @@ class Progress:
         verdict = graded[0]
         if verdict.kind is not VerdictKind.PASSED:
             return graded
-        if len(stdout) > self._room:
+        if len(stdout) > self._bytes_left:
             limit = f"{VALUES_BYTES} bytes in all tests"
             text = failure_text(VerdictKind.OUTPUT_LIMIT, self.suite.inputs[index], "", "", "", limit)
             return replace(verdict, kind=VerdictKind.OUTPUT_LIMIT), text
-        self._room -= len(stdout)
+        self._bytes_left -= len(stdout)
         self.values[index] = returned_values(stdout)
         return graded
 

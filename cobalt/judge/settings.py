@@ -72,7 +72,8 @@ class JudgeSettings(BaseModel):
         traceback_carets: Whether tracebacks mark the part of a line that failed (3.11 and later; paper: 3.10).
         syntax_warnings: Whether standard error begins with the compiler's warnings, as in `python main.py` (paper).
         paper: Use the paper's values for all settings that have one (`PAPER`); one that is given as well counts.
-        concurrency: Number of sandboxes, and so of tests at once; None: one for each usable core.
+        concurrency: Number of sandboxes, and so of tests at once; None: one more than there are usable cores, so that
+            no core is idle while a sandbox goes from one test to the next.
         python: Interpreter that programs run under; None: the interpreter of this process.
         site_packages: A folder of packages to offer to programs, which every user must be able to read. None: standard
             library only (paper).
@@ -133,7 +134,7 @@ class JudgeSettings(BaseModel):
     @property
     def sandboxes(self) -> int:
         """How many sandboxes a pool holds."""
-        return self.concurrency if self.concurrency is not None else usable_cores()
+        return self.concurrency if self.concurrency is not None else usable_cores() + 1
 
     @property
     def interpreter(self) -> Path:

@@ -105,7 +105,7 @@ class TestSuite:
             raise UserError('tests must be a mapping {"inputs": [...], "outputs": [...]}')
         return checked(_SUITE, {name: content for name, content in value.items() if content is not None})
 
-    def places_of(self, tests: "TestSuite") -> list[int]:
+    def positions_of(self, tests: "TestSuite") -> list[int]:
         """The indices of another suite's tests in this one; of equal tests, the first.
 
         Raises:

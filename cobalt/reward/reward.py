@@ -121,19 +121,19 @@ def compute_reward(
         return Reward(NO_CODE, 0.0, no_code=True)
     _check("pass_rate", pass_rate)
     correctness = correctness_reward(pass_rate)
-    so_far = with_improvement(correctness, pass_rate, prev_best_pass_rate)
+    reward = with_improvement(correctness, pass_rate, prev_best_pass_rate)
     form = format_reward(
         response,
-        so_far,
+        reward,
         token_counter(settings.lengths),
         spare_tables=settings.spare_tables,
         require_thinking=settings.require_thinking,
     )
     return Reward(
-        max(-1.0, min(1.0, so_far + form.value)),
+        max(-1.0, min(1.0, reward + form.value)),
         pass_rate,
         correctness,
-        so_far - correctness,
+        reward - correctness,
         form,
     )
 

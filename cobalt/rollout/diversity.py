@@ -92,9 +92,9 @@ def _names_of_attributes(tree: ast.Module) -> set[str]:
     """Names by which other than variables are reached: methods, attributes of classes, and keywords of method calls."""
     names: set[str] = set()
     parameters: set[str] = set()
-    for node in (node for found in ast.walk(tree) if isinstance(found, ast.ClassDef) for node in found.body):
+    for node in (node for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            parameters |= {found.arg for found in ast.walk(node.args) if isinstance(found, ast.arg)}
+            parameters |= {child.arg for child in ast.walk(node.args) if isinstance(child, ast.arg)}
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -108,6 +108,6 @@ def _in_order(node: ast.AST) -> Iterable[ast.AST]:
     """The nodes of a tree in the order of the source, roughly: each before its children."""
     unfinished = [node]
     while unfinished:
-        found = unfinished.pop()
-        yield found
-        unfinished.extend(reversed(list(ast.iter_child_nodes(found))))
+        first = unfinished.pop()
+        yield first
+        unfinished.extend(reversed(list(ast.iter_child_nodes(first))))

@@ -108,8 +108,8 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
         results = decode_results(record, len(problem.tests))
         if len(results) != len(turns):
             raise UserError("field 'exec_results' must have one entry for each response")
-        hidden = problem.tests.places_of(problem.hidden_tests)
-        public = problem.tests.places_of(problem.public_tests) if len(problem.public_tests) else []
+        hidden = problem.tests.positions_of(problem.hidden_tests)
+        public = problem.tests.positions_of(problem.public_tests) if len(problem.public_tests) else []
     trajectories = []
     for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
         seen, unseen = result.select(public), result.select(hidden)

@@ -155,11 +155,11 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         Raises:
             UserError: the result was made with other settings; they are named.
         """
-        given = self.decisive() | dict(services or {})
+        arguments = self.decisive() | dict(services or {})
         recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
         if self.samples == "auto" and recorded.get("seed") is None:
-            given["generation"] |= {"seed": None}  # see `decide_samples`
-        check_made_with(self.output_file, given)
+            arguments["generation"] |= {"seed": None}  # see `decide_samples`
+        check_made_with(self.output_file, arguments)
 
     @property
     def choice(self) -> dict[str, Any]:

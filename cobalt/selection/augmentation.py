@@ -27,14 +27,14 @@ class PerturbedTestsReader:
         """
         self._path = path
         self._suites: dict[ProblemId, tuple[TestSuite, TestSuite]] = {}
-        for place, record in read_rows(path) if path else ():
+        for position, record in read_rows(path) if path else ():
             try:
                 problem = Problem.parse(record)
                 perturbed = problem.perturbed_tests()
                 if perturbed is None:
                     raise UserError(f"field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
             except UserError as error:
-                raise UserError(f"{path}, {place}: {error}") from None
+                raise UserError(f"{path}, {position}: {error}") from None
             self._suites[problem.id] = (problem.public_tests, perturbed)
 
     def of(self, problem: Problem) -> TestSuite | None:

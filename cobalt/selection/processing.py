@@ -229,7 +229,7 @@ class _Cutter:
         self.problems = Counter(dict.fromkeys(("read", _SOLVED, _PROBLEM_TOO_LONG, "kept"), 0))
         dropped = (_UNCHANGING, _NEVER_RIGHT, _DOWN_SAMPLED, _PROBLEM_TOO_LONG, _NOTHING_LEFT)
         self.trajectories = Counter(dict.fromkeys(("read", *dropped, "kept"), 0))
-        turns = map(_kept, range(settings.num_turns + 1))
+        turns = map(_outcome, range(settings.num_turns + 1))
         self.prompts = Counter(dict.fromkeys((*map(_rule_name, get_args(StopRule)), _TOO_LONG, *turns), 0))
         self.perturbed: Counter[str] = Counter()
 
@@ -290,7 +290,7 @@ class _Cutter:
     def _emit(self, state: Context, trajectory: Trajectory | None, tests: str) -> None:
         problem = state.problem
         sample = None if trajectory is None else trajectory.sample
-        self.prompts[_kept(state.turn)] += 1
+        self.prompts[_outcome(state.turn)] += 1
         row = {
             "id": f"{problem.id}/{'-' if sample is None else sample}/{state.turn}",
             "problem_id": problem.id,
@@ -324,7 +324,7 @@ def _rule_name(rule: StopRule) -> str:
     return f"dropped: {rule.replace('_', ' ')}"
 
 
-def _kept(turn: int) -> str:
+def _outcome(turn: int) -> str:
     return f"kept: after {turn} programs"
 
 
@@ -332,7 +332,7 @@ async def _add_perturbed(
     settings: ProcessingSettings, counter: PromptTokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
 ) -> None:
     """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
-    partial = len(cutter.rows) - cutter.prompts[_kept(0)]
+    partial = len(cutter.rows) - cutter.prompts[_outcome(0)]
     wanted = round(settings.perturbed_ratio * partial)
     if wanted and not cutter.candidates:
         raise UserError(

@@ -170,7 +170,7 @@ def _public_tests(problem: Problem) -> list[int]:
     if not problem.public_tests:
         raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
     try:
-        return problem.tests.places_of(problem.public_tests)
+        return problem.tests.positions_of(problem.public_tests)
     except UserError as error:
         raise UserError(f"field 'public_test_cases': {error}") from None
 

@@ -954,13 +954,13 @@ ROWS: dict[str, Row] = {
     ),
     "int_early": Row("Ctrl-C in the first second", partial(stopped, signal.SIGINT, (0.05, 0.3, 0.6, 0.95)), long=True),
     "term_start": Row(
-        "SIGTERM while the services start", partial(stopped, signal.SIGTERM, (2.0, 4.0, 7.0, 10.0)), long=True
+        "SIGTERM while the services start", partial(stopped, signal.SIGTERM, (1.25, 2.0, 2.75, 3.5)), long=True
     ),
     "kill_start": Row(
-        "SIGKILL while the services start", partial(stopped, signal.SIGKILL, (2.0, 4.0, 7.0, 10.0)), long=True
+        "SIGKILL while the services start", partial(stopped, signal.SIGKILL, (1.25, 2.0, 2.75, 3.5)), long=True
     ),
     "int_start": Row(
-        "Ctrl-C while the services start", partial(stopped, signal.SIGINT, (2.0, 4.0, 7.0, 10.0)), long=True
+        "Ctrl-C while the services start", partial(stopped, signal.SIGINT, (1.25, 2.0, 2.75, 3.5)), long=True
     ),
     "supervisor": Row("`cobalt.services` killed", partial(whole_part, "supervisor"), long=True),
     "tmp": Row("/tmp full", partial(temporary_folder, Path("/tmp"), 0), long=True),

@@ -131,6 +131,7 @@ async def test_all_kinds_of_engine_have_the_same_answers_and_a_dead_one_says_so(
             assert await foreign.describe() == about
         [engine] = [child for child in multiprocessing.active_children() if child.name == "EngineCore"]
         assert os.getpgid(engine.pid) == engine.pid
+        assert psutil.Process(engine.pid).cmdline()[0].startswith("VLLM::EngineCore")
         engine.kill()
         with pytest.raises(ServiceDown, match=str(log)):
             await service.engine.generate(conversations[0], greedy, CALL)

@@ -24,7 +24,7 @@ MNT_DETACH = 2
 
 _MS_REMOUNT, _MS_BIND = 32, 4096
 # Flags of a mount by which it must stay as restricted as the machine's; their numbers in `statvfs` are the same.
-_KEPT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
+_LOCKED_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 _CLONE_CHILD_CLEARTID = 0x00200000
 _CLONE_CHILD_SETTID = 0x01000000
 _SIGCHLD = 17
@@ -95,8 +95,8 @@ class Mount:
 
 def make_read_only(target: str) -> None:
     """Make a mount of this process's mount namespace read-only, and keep its other flags."""
-    kept = os.statvfs(target).f_flag & _KEPT_FLAGS
-    flags = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | MS_RDONLY | kept)
+    keep = os.statvfs(target).f_flag & _LOCKED_FLAGS
+    flags = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | MS_RDONLY | keep)
     _check(_libc.mount(None, target.encode(), None, flags, None))
 
 
@@ -132,9 +132,9 @@ def drop_inheritable_capabilities() -> None:
     """Keep programs that this process executes, and descendants that change their user, from its capabilities."""
     sets = ctypes.create_string_buffer(24)
     _check(_libc.capget(_CAPABILITY_HEADER, sets))
-    kept = list(struct.unpack("6I", sets.raw))
-    kept[2] = kept[5] = 0  # each half (low, high) is effective, permitted, inheritable
-    _check(_libc.capset(_CAPABILITY_HEADER, struct.pack("6I", *kept)))
+    halves = list(struct.unpack("6I", sets.raw))
+    halves[2] = halves[5] = 0  # each half (low, high) is effective, permitted, inheritable
+    _check(_libc.capset(_CAPABILITY_HEADER, struct.pack("6I", *halves)))
 
 
 def drop_capabilities() -> None:

@@ -46,8 +46,8 @@ def compile_after_guard(text: str, file_name: str) -> types.CodeType:
     for statement in tree.body:
         if type(statement).__name__ == "ImportFrom" and statement.module == "__future__" and not statement.level:
             line = text.splitlines()[statement.lineno - 1]
-            place = (file_name, statement.lineno, statement.col_offset + 1, line)
-            raise SyntaxError("from __future__ imports must occur at the beginning of the file", place)
+            position = (file_name, statement.lineno, statement.col_offset + 1, line)
+            raise SyntaxError("from __future__ imports must occur at the beginning of the file", position)
     first: Any = tree.body[0] if tree.body else None
     if type(first).__name__ == "Expr" and isinstance(getattr(first.value, "value", None), str):
         del tree.body[0]

@@ -167,17 +167,17 @@ def prepare(packages: str, folder: str) -> None:
         sys.path.append(packages)
 
 
-def start_afresh(folder: str, name: str, beside: Iterable[str] = ()) -> dict[str, Any]:
+def start_afresh(folder: str, name: str, modules: Iterable[str] = ()) -> dict[str, Any]:
     """Finish the set-up in each process of a prepared program; returns the namespace of its module.
 
     Args:
         folder: The script's folder.
         name: Its `__name__`. With another than "__main__" its own main block does nothing.
-        beside: Names of modules in the script's folder, which take precedence over those of the standard library.
+        modules: Names of modules in the script's folder, which take precedence over those of the standard library.
     """
     if _paper_guard is not None:
         _paper_guard.apply()
-    shadowed = set(beside) - _LOADED_FIRST - set(sys.builtin_module_names)
+    shadowed = set(modules) - _LOADED_FIRST - set(sys.builtin_module_names)
     if shadowed:
         for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in shadowed]:
             del sys.modules[loaded]

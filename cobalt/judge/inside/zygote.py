@@ -210,8 +210,8 @@ def _serve_program(
             if _run_test(options, limits, stdin):
                 files = facts.get("files", {})
                 _become_program(options, limits, source, files)
-                beside = {path.partition("/")[0].removesuffix(".py") for path in files}
-                return codes, program.start_afresh(folder, limits["module"], beside)
+                modules = {path.partition("/")[0].removesuffix(".py") for path in files}
+                return codes, program.start_afresh(folder, limits["module"], modules)
     except _Closed:
         os._exit(_JUDGE_HAS_GONE)
 
@@ -254,10 +254,10 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
         return
     quiet = linux.MS_NOSUID | linux.MS_NODEV
     # Each file fills whole pages; the file system itself needs one page.
-    room = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
+    size = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
     options["mounts"] = [
         linux.Mount("tmpfs", FOLDER, quiet | linux.MS_NOEXEC, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
-        linux.Mount("tmpfs", STREAMS, quiet | linux.MS_NOEXEC, f"size={room},nr_inodes=8,mode=755"),
+        linux.Mount("tmpfs", STREAMS, quiet | linux.MS_NOEXEC, f"size={size},nr_inodes=8,mode=755"),
     ]
     for mount in options["mounts"]:
         mount.make()
@@ -423,7 +423,7 @@ def _watch(
             poll.unregister(feed.pipe)
             feed.close()
         if options["listener"] in events:
-            linux.answer_call(options["listener"], pipes.has_room, _EMFILE)
+            linux.answer_call(options["listener"], pipes.may_open, _EMFILE)
         now, computed = time.monotonic(), time.process_time()
         if events and now - last < TICK_SECONDS:
             continue
@@ -458,7 +458,7 @@ class _Pipes:
         self._most = most
         self._made = 0  # at most so many are open
 
-    def has_room(self) -> bool:
+    def may_open(self) -> bool:
         """Whether the test may make another pipe; if so, it counts as made."""
         if self._made >= self._most:
             self._made = usage.open_pipes(_PROC, usage.processes(_PROC, (1, os.getppid(), os.getpid())))

@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CgroupParent:
     """Where cgroups for sandboxes can be made: one folder under v2, one for each controller under v1."""
 
     version: int
@@ -39,10 +39,10 @@ class SandboxCgroup:
         InfrastructureError: the cgroup could not be made.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._version = place.version
+    def __init__(self, parent: CgroupParent) -> None:
+        self._version = parent.version
         name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
-        self._memory, self._pids = place.memory / name, place.pids / name
+        self._memory, self._pids = parent.memory / name, parent.pids / name
         self._limits = (-1, -1)
         try:
             for folder in self._folders:
@@ -83,12 +83,12 @@ class SandboxCgroup:
     def _write_limits(self, memory: str, processes: str) -> None:
         if self._version == 2:
             (self._memory / "memory.max").write_text(memory, encoding="ascii")
-            _write_if_there(self._memory / "memory.swap.max", "0")
+            _write_if_present(self._memory / "memory.swap.max", "0")
         else:
             # The limit on memory and swap together may never be below the limit on memory.
-            _write_if_there(self._memory / "memory.memsw.limit_in_bytes", "-1")
+            _write_if_present(self._memory / "memory.memsw.limit_in_bytes", "-1")
             (self._memory / "memory.limit_in_bytes").write_text(memory, encoding="ascii")
-            _write_if_there(self._memory / "memory.memsw.limit_in_bytes", memory)
+            _write_if_present(self._memory / "memory.memsw.limit_in_bytes", memory)
         (self._pids / "pids.max").write_text(processes, encoding="ascii")
 
     def kills(self) -> int:
@@ -97,7 +97,7 @@ class SandboxCgroup:
         return int(match[1]) if match is not None else 0
 
     def remove(self) -> None:
-        """Remove the cgroup; its processes must have ended. If it is still in use, a later `find_place` removes it."""
+        """Remove the cgroup; its processes must have ended. If it is still in use, a later `find_parent` removes it."""
         counter, self._counter = getattr(self, "_counter", -1), -1
         if counter >= 0:
             os.close(counter)
@@ -106,15 +106,15 @@ class SandboxCgroup:
                 folder.rmdir()
 
 
-def find_place() -> Place | None:
-    """A place where this process can make cgroups for sandboxes, by a trial; also removes those of dead judges."""
-    for place in _candidates():
-        _remove_leftovers(place)
+def find_parent() -> CgroupParent | None:
+    """A folder in which this process can make cgroups for sandboxes, by a trial; also removes those of dead judges."""
+    for parent in _candidates():
+        _remove_leftovers(parent)
         with contextlib.suppress(InfrastructureError):
-            trial = SandboxCgroup(place)
+            trial = SandboxCgroup(parent)
             try:
                 trial.limit(1 << 30, 32)
-                return place
+                return parent
             finally:
                 trial.remove()
     return None
@@ -140,17 +140,17 @@ def enter_delegated() -> bool:
     return True
 
 
-def _candidates() -> list[Place]:
-    """Possible places in order of preference; only a trial shows whether one is usable."""
-    places = []
+def _candidates() -> list[CgroupParent]:
+    """Possible parents in order of preference; only a trial shows whether one is usable."""
+    parents = []
     own = _own_cgroup(None)
     if own is not None:
         # The parent, because the processes of a delegated cgroup have moved into a child of it.
-        places += [Place(2, folder, folder) for folder in (own, own.parent) if _gives_controllers(folder, own)]
+        parents += [CgroupParent(2, folder, folder) for folder in (own, own.parent) if _gives_controllers(folder, own)]
     memory, pids = _own_cgroup("memory"), _own_cgroup("pids")
     if memory is not None and pids is not None:
-        places.append(Place(1, memory, pids))
-    return places
+        parents.append(CgroupParent(1, memory, pids))
+    return parents
 
 
 def _gives_controllers(folder: Path, own: Path) -> bool:
@@ -186,8 +186,8 @@ def _own_cgroup(controller: str | None) -> Path | None:
     return None
 
 
-def _remove_leftovers(place: Place) -> None:
-    for folder in {place.memory, place.pids}:
+def _remove_leftovers(parent: CgroupParent) -> None:
+    for folder in {parent.memory, parent.pids}:
         for child in folder.glob(f"{_PREFIX}*"):
             owner = child.name.removeprefix(_PREFIX).partition("-")[0]
             if owner.isdigit() and not Path("/proc", owner).exists():
@@ -206,7 +206,7 @@ def _read_lines(path: Path) -> list[str]:
         return []
 
 
-def _write_if_there(path: Path, text: str) -> None:
+def _write_if_present(path: Path, text: str) -> None:
     if path.exists():
         with contextlib.suppress(OSError):
             path.write_text(text, encoding="ascii")

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.sandbox import isolation
-from cobalt.judge.sandbox.cgroups import Place, SandboxCgroup
+from cobalt.judge.sandbox.cgroups import CgroupParent, SandboxCgroup
 from cobalt.judge.sandbox.users import PROGRAM_UID, map_users, pipes_of_a_test, spare_users
 from cobalt.judge.settings import JudgeSettings
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
@@ -90,12 +90,12 @@ class Sandbox:
 
     Args:
         settings: The settings that isolation is built by; each program brings its own limits.
-        place: Where to make the sandbox's cgroup. None: memory is added up inside the sandbox.
+        parent: Where to make the sandbox's cgroup. None: memory is added up inside the sandbox.
     """
 
-    def __init__(self, settings: JudgeSettings, place: Place | None = None) -> None:
+    def __init__(self, settings: JudgeSettings, parent: CgroupParent | None = None) -> None:
         self._settings = settings
-        self._place = place
+        self._parent = parent
         self._cgroup: SandboxCgroup | None = None
         self._kills = 0  # processes that the kernel has ended in the cgroup
         self._first = -1  # a descriptor of the first process inside
@@ -115,22 +115,22 @@ class Sandbox:
             UserError: bubblewrap is missing, or the machine allows no user namespaces.
             InfrastructureError: the sandbox did not start for any other reason.
         """
-        here, there = socket.socketpair()
+        ours, theirs = socket.socketpair()
         self._messages = os.memfd_create("messages")
         try:
-            if self._place is not None:
-                self._cgroup = SandboxCgroup(self._place)
+            if self._parent is not None:
+                self._cgroup = SandboxCgroup(self._parent)
             async with asyncio.timeout(START_SECONDS):
-                with there:  # closed after that, so that the other end's death is seen as the end of the stream
-                    await (self._spawn_bare(there) if self._settings.unsafe else self._spawn(there))
-                self._reader, self._writer = await asyncio.open_connection(sock=here)
+                with theirs:  # closed after that, so that the other end's death is seen as the end of the stream
+                    await (self._spawn_bare(theirs) if self._settings.unsafe else self._spawn(theirs))
+                self._reader, self._writer = await asyncio.open_connection(sock=ours)
                 kind, _, _ = await self._reply()
             if kind != b"R":
                 raise InfrastructureError(f"its first frame is {kind!r}, not b'R'")
         except BaseException as error:
             said = os.pread(self._messages, 2000, 0).decode("utf-8", "replace").strip()
-            here.close()
-            there.close()
+            ours.close()
+            theirs.close()
             await self.close()
             if not isinstance(error, OSError | InfrastructureError):
                 raise
@@ -173,13 +173,13 @@ class Sandbox:
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        placed = {path: base64.b64decode(contents) for path, contents in (files or {}).items()}
-        size = len(stdin) + sum(map(len, placed.values()))
+        contents = {path: base64.b64decode(text) for path, text in (files or {}).items()}
+        size = len(stdin) + sum(map(len, contents.values()))
         if self._cgroup is not None and size > _LARGE_INPUT:
             # The input is in memory three times: in transfer, in the compiler and as a file.
             self._cgroup.raise_to(self._limits.memory_bytes + 3 * size, self._limits.processes)
         try:
-            await self._send(b"T", {"files": placed}, stdin)
+            await self._send(b"T", {"files": contents}, stdin)
             kind, facts, data = await self._reply()
             if kind != b"D":
                 self.healthy = False
@@ -255,45 +255,45 @@ class Sandbox:
             self._folder.cleanup()
             self._folder = None
 
-    async def _spawn(self, there: socket.socket) -> None:
+    async def _spawn(self, theirs: socket.socket) -> None:
         settings = self._settings
-        info_here, info_there = os.pipe()
-        go_there, go_here = os.pipe()
+        info_ours, info_theirs = os.pipe()
+        go_theirs, go_ours = os.pipe()
         users = spare_users()
         # bubblewrap cannot map two users: it waits until this process has mapped them.
-        command = [*isolation.bwrap_command(settings), "--info-fd", str(info_there)]
-        command += ["--userns-block-fd" if users else "--block-fd", str(go_there)]
-        command += self._start_command(isolation.interpreter_inside(settings), isolation.START, there)
+        command = [*isolation.bwrap_command(settings), "--info-fd", str(info_theirs)]
+        command += ["--userns-block-fd" if users else "--block-fd", str(go_theirs)]
+        command += self._start_command(isolation.interpreter_inside(settings), isolation.START, theirs)
         packages = isolation.PACKAGES if settings.site_packages else ""
         command += [f"uid={PROGRAM_UID if users else 0}", f"packages={packages}"]
         try:
-            await self._execute(command, (there.fileno(), info_there, go_there))
-            os.close(info_there)
-            info_there = -1
-            pid = (await asyncio.to_thread(_read_object, info_here))["child-pid"]
+            await self._execute(command, (theirs.fileno(), info_theirs, go_theirs))
+            os.close(info_theirs)
+            info_theirs = -1
+            pid = (await asyncio.to_thread(_read_object, info_ours))["child-pid"]
             self._first = os.pidfd_open(pid)
             if self._cgroup is not None:
                 self._cgroup.limit(settings.memory_bytes, settings.processes)
                 self._cgroup.add(pid)
             map_users(pid, users)
-            os.write(go_here, b"1")
+            os.write(go_ours, b"1")
         finally:
-            for descriptor in (info_here, info_there, go_there, go_here):
+            for descriptor in (info_ours, info_theirs, go_theirs, go_ours):
                 if descriptor >= 0:
                     os.close(descriptor)
 
-    async def _spawn_bare(self, there: socket.socket) -> None:
+    async def _spawn_bare(self, theirs: socket.socket) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
-        command = self._start_command(str(self._settings.interpreter), str(isolation.INSIDE / "start.py"), there)
+        command = self._start_command(str(self._settings.interpreter), str(isolation.INSIDE / "start.py"), theirs)
         command += ["uid=0", f"packages={self._settings.site_packages or ''}"]
-        await self._execute(command, (there.fileno(),), self._folder.name)
+        await self._execute(command, (theirs.fileno(),), self._folder.name)
 
-    def _start_command(self, interpreter: str, script: str, there: socket.socket) -> list[str]:
+    def _start_command(self, interpreter: str, script: str, theirs: socket.socket) -> list[str]:
         """The zygote's command, without the options that depend on the isolation."""
         settings = self._settings
         carets = () if settings.traceback_carets else ("-X", "no_debug_ranges")
         return [
-            *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(there.fileno())),
+            *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(theirs.fileno())),
             AGAIN if settings.unsafe else FIRST_TIME,
             f"isolated={int(not settings.unsafe)}",
             f"kernel={int(self._cgroup is None)}",
