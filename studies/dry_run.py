@@ -22,8 +22,8 @@ _LONG = 10_000  # steps, after which every checkpoint that is kept is there
 def dry_run(study: Study, show: Callable[[str], object], sizes: str | None = None) -> None:
     """Show the command of each step, a line each, and check what the training steps would train.
 
-    `sizes` is a folder or hub name of a model with the sizes of all policies, for the estimate of memory and disk, which
-    then is no reason to refuse: the study will run elsewhere. None: the policies that are there are estimated.
+    `sizes` is a folder or hub name of a model with the sizes of all policies, for the estimate of memory and disk. The
+    estimate then is no reason to refuse: the study will run elsewhere. None: the policies that are there are estimated.
 
     Raises UserError if a configuration is wrong; the message names the step and everything that was found.
     """

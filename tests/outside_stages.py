@@ -1,23 +1,12 @@
-"""The stages, as commands on the small inputs of `tests/data/outside`; no tests.
-
-    git clone . /tmp/before && cd /tmp/before && git checkout COMMIT
-    cp CHECKOUT/tests/{outside,outside_stages}.py tests/ && python tests/outside_stages.py CHECKOUT/tests/data/outside
-
-wrote `stages` and `outcomes.json` there with the code of the commit that the README names.
-"""
+"""The stages, as commands on the small inputs of `tests/data/outside`, and what they left there long ago; no tests."""
 
 import json
 import os
 import platform
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import outside
 from provider import answer, serve
@@ -36,20 +25,26 @@ class Stage:
     Attributes:
         name: As in its manifest, with the converter's name where several share it.
         command: Words, run in a folder with the inputs.
-        results: What it writes besides manifests.
         changed: Words to add for another setting that decides its results.
         kept: Records after which the run was killed; None: a whole result, killed as it would have appeared.
+        several: What it writes besides manifests, where that is not its `-o` alone.
         sandbox: Whether it judges programs.
         api: Whether it asks a provider's model.
     """
 
     name: str
     command: str
-    results: tuple[str, ...]
     changed: str
     kept: int | None = None
+    several: tuple[str, ...] = ()
     sandbox: bool = False
     api: bool = False
+
+    @property
+    def results(self):
+        """What it writes besides manifests."""
+        words = self.command.split()
+        return self.several or (words[words.index("-o") + 1],)
 
 
 _REPLAY = "--prompts pocket --concurrency 1 --max_tokens 64 -n 2 --replay_file answers.jsonl"
@@ -57,11 +52,14 @@ _TACO = "preproc/preproc_taco.py -i taco.jsonl --dev_size 1"
 _GROUPS = "--group_size 2 --validation_share 0.4 --seed 3"
 _POLICY = "--model policy --max_prompt_length 4000"
 
+_METRICS = ("evaluation.jsonl", "evaluation.metrics.json")
+_SPLITS = ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl")
+_ROWS = ("rows/train.parquet", "rows/validation.parquet")
+
 STAGES = (
     Stage(
         "single_turn",
         f"run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl {_REPLAY}",
-        ("single_turn.jsonl",),
         "--temperature 0.5",
         kept=2,
         sandbox=True,
@@ -69,7 +67,6 @@ STAGES = (
     Stage(
         "multi_turn",
         f"run_multi_turn_vllm.py -i problems.jsonl -o multi_turn.jsonl --turns 2 {_REPLAY}",
-        ("multi_turn.jsonl",),
         "--enable_thinking",
         kept=2,
         sandbox=True,
@@ -77,23 +74,28 @@ STAGES = (
     Stage(
         "evaluation",
         "eval_multi_turn.py -i of_multi_turn.jsonl -o evaluation.jsonl --concurrency 1",
-        ("evaluation.jsonl", "evaluation.metrics.json"),
         "-i run/multi_turn_perturbed.jsonl",
         kept=1,
+        several=_METRICS,
         sandbox=True,
     ),
     Stage(
         "single_turn_evaluation",
         "eval_single_turn.py -i of_single_turn.jsonl -o evaluation.jsonl",
-        ("evaluation.jsonl", "evaluation.metrics.json"),
         "-i fewer.jsonl",
+        several=_METRICS,
     ),
-    Stage("taco_rows", f"{_TACO} -o taco", ("taco/rows.jsonl",), "--max_solutions 1", kept=3, sandbox=True),
-    Stage("taco_split", f"{_TACO} -o taco", ("taco/train.jsonl", "taco/dev.jsonl"), "--public_tests 3", sandbox=True),
+    Stage("taco_rows", f"{_TACO} -o taco", "--max_solutions 1", kept=3, several=("taco/rows.jsonl",), sandbox=True),
+    Stage(
+        "taco_split",
+        f"{_TACO} -o taco",
+        "--public_tests 3",
+        several=("taco/train.jsonl", "taco/dev.jsonl"),
+        sandbox=True,
+    ),
     Stage(
         "apps",
         "preproc/preproc_apps.py -i apps.jsonl -o problems_of_apps.jsonl",
-        ("problems_of_apps.jsonl",),
         "--max_solutions 1",
         kept=2,
         sandbox=True,
@@ -101,80 +103,60 @@ STAGES = (
     Stage(
         "humaneval",
         "preproc/preproc_humaneval.py -i humaneval.jsonl -o problems_of_humaneval.jsonl",
-        ("problems_of_humaneval.jsonl",),
         "--prompts pocket",
         sandbox=True,
     ),
-    Stage(
-        "mbpp",
-        "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl",
-        ("problems_of_mbpp.jsonl",),
-        "--challenge_tests",
-    ),
-    Stage(
-        "livecodebench",
-        "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl",
-        ("problems_of_lcb.jsonl",),
-        "--paper_mode",
-    ),
+    Stage("mbpp", "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl", "--challenge_tests"),
+    Stage("livecodebench", "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl", "--paper_mode"),
     Stage(
         "groups of CodeNet",
         f"preproc/preproc_codenet.py -i codenet -o groups {_GROUPS}",
-        ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl"),
         "--max_accepted 1",
+        several=_SPLITS,
     ),
     Stage(
         "groups of judged programs",
         f"preproc/preproc_judged.py -i judged.jsonl -o groups {_GROUPS}",
-        ("groups/train.jsonl", "groups/validation.jsonl", "groups/problems.jsonl"),
         "--max_accepted 1",
+        several=_SPLITS,
     ),
     Stage(
         "check_groups",
         "preproc/check_groups.py -i groups_of_squares.jsonl --problems_file problems.jsonl -o check.jsonl",
-        ("check.jsonl",),
         "--seed 1",
         sandbox=True,
     ),
-    Stage(
-        "perturbation",
-        "preproc/run_perturbation.py -i problems.jsonl -o perturbed.jsonl",
-        ("perturbed.jsonl",),
-        "--seed 1",
-        kept=2,
-    ),
+    Stage("perturbation", "preproc/run_perturbation.py -i problems.jsonl -o perturbed.jsonl", "--seed 1", kept=2),
     Stage(
         "select",
         "preproc/process_multi_turn_taco.py -i run/evaluation.jsonl -o prompts.jsonl --model policy --prompts pocket",
-        ("prompts.jsonl",),
         "--seed 1",
     ),
     Stage(
         "rows of problems",
         f"preproc/verl_preproc_single_turn.py --train_file problems.jsonl --validation_file validation.jsonl {_POLICY}"
         " --prompts pocket -o rows",
-        ("rows/train.parquet", "rows/validation.parquet"),
         "--data_source other",
+        several=_ROWS,
     ),
     Stage(
         "rows of prompts",
         f"preproc/verl_preproc_multi_turn.py --train_file run/prompts.jsonl --validation_file run/test_prompts.jsonl"
         f" {_POLICY} -o rows",
-        ("rows/train.parquet", "rows/validation.parquet"),
         "--data_source other",
+        several=_ROWS,
     ),
     Stage(
         "extraction",
         "extract_turn_level_errors.py -d run/problems.jsonl -i run/evaluation_perturbed.jsonl -o events.jsonl",
-        ("events.jsonl",),
         "-i run/multi_turn_perturbed.jsonl",
     ),
     Stage(
         "classifier",
         "run_llm_judge.py -i run/events.jsonl -o classified.jsonl --model gpt-5-mini-2025-08-07 --concurrency 1",
-        ("classified.calls.jsonl", "classified.jsonl"),
         "--paper_verdicts",
         kept=1,
+        several=("classified.calls.jsonl", "classified.jsonl"),
         api=True,
     ),
 )
@@ -257,75 +239,3 @@ def provider():
 def variables_of(url):
     """What lets a command ask a `provider`, which has another port each time."""
     return _NAME_AND_KEY | {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
-
-
-def _written(folder, target, before):
-    """Move what a command wrote out of its folder."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.relative_to(folder) not in before:
-            copy = target / path.relative_to(folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            # A file that had not appeared yet: what a kill in the middle of writing it leaves.
-            content = path.read_bytes()[: 100 if path.suffix == ".part" else None]
-            copy.write_bytes(content.replace(f"{outside.ROOT}/".encode(), b""))  # in the command of a manifest
-
-
-def _killed(name, folder):
-    """Run a stage in this process, and kill the process in the middle of a record, or as the result appears."""
-    from cobalt.stage.records import RecordFile
-
-    stage = next(stage for stage in STAGES if stage.name == name)
-    append, replace, records = RecordFile.append, Path.replace, iter(range(100))
-
-    def append_or_die(self, record):
-        if stage.kept is not None and next(records) == stage.kept:
-            with self.path.open("ab") as handle:
-                handle.write(json.dumps(record).encode()[:40])
-            os.kill(os.getpid(), signal.SIGKILL)
-        append(self, record)
-
-    def replace_or_die(self, target):
-        if stage.kept is None and str(target) in stage.results:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return replace(self, target)
-
-    RecordFile.append, Path.replace = append_or_die, replace_or_die
-    outside._commands(json.dumps([[folder, stage.command.split()]]))
-
-
-def _record(data, *only):
-    outcomes = {}
-    if only:
-        outcomes = json.loads((data / "outcomes.json").read_text())
-    with tempfile.TemporaryDirectory() as scratch, provider() as asked:
-        more = variables_of(asked.url)
-        for stage in (stage for stage in STAGES if not only or stage.name in only):
-            target = data / "stages" / slug(stage)
-            shutil.rmtree(target, ignore_errors=True)
-            folders = {kind: workplace(Path(scratch, slug(stage), kind), data) for kind in ("whole", "half")}
-            before = {path.relative_to(folders["whole"]) for path in folders["whole"].rglob("*")}
-            words = stage.command.split()
-            [done] = outside.run_commands([(folders["whole"], words)], **more)
-            assert done[0] == 0, (stage.name, done)
-            _written(folders["whole"], target / "whole", before)
-            killed = subprocess.run(
-                [sys.executable, __file__, "killed", stage.name, folders["half"]], env=os.environ | more, check=False
-            )
-            assert killed.returncode == -signal.SIGKILL, (stage.name, killed)
-            _written(folders["half"], target / "half", before)
-            results = []
-            for extra in ("", stage.changed):
-                folder = workplace(Path(scratch, slug(stage), f"again{bool(extra)}"), data)
-                put(target / "whole", folder)
-                [result] = outside.run_commands([(folder, [*words, *extra.split()])], **more)
-                results.append({"code": result[0], "written": touched(stage, folder)})
-            outcomes[stage.name] = dict(zip(("same", "changed"), results, strict=True))
-            sys.stdout.write(f"{stage.name}: {outcomes[stage.name]}\n")
-            (data / "outcomes.json").write_text(json.dumps(outcomes, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "killed":
-        _killed(*sys.argv[2:])
-    else:
-        _record(Path(sys.argv[1]).absolute(), *sys.argv[2:])

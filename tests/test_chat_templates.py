@@ -196,16 +196,21 @@ UNUSABLE = {
 }
 
 
+def saved_with(template, folder):
+    """A tokenizer with a template, or several named ones, as it is loaded from a folder."""
+    tokenizer = make_tokenizer("qwen3")
+    tokenizer.chat_template = dict(template) if isinstance(template, list) else template
+    tokenizer.save_pretrained(folder)
+    return load_tokenizer(str(folder))
+
+
 @pytest.mark.parametrize("template", UNUSABLE.values(), ids=UNUSABLE)
 @pytest.mark.parametrize("use", ["counting", "collection", "offline training"])
 def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, template, use):
     from cobalt.engine.vllm_engine import render
 
     folder = tmp_path / "the-model"
-    tokenizer = make_tokenizer("qwen3")
-    tokenizer.chat_template = dict(template) if isinstance(template, list) else template
-    tokenizer.save_pretrained(folder)
-    loaded = load_tokenizer(str(folder))
+    loaded = saved_with(template, folder)
     with pytest.raises(UserError) as caught:
         match use:
             case "counting":
@@ -220,40 +225,28 @@ def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_
 
 @pytest.mark.parametrize("name", ["named, none of them the default", "divides by zero", "wants parts"])
 def test_training_refuses_a_template_that_cannot_be_used(tmp_path, name):
-    template = UNUSABLE[name]
-    tokenizer = make_tokenizer("qwen3")
-    tokenizer.chat_template = dict(template) if isinstance(template, list) else template
-    tokenizer.save_pretrained(tmp_path)
+    loaded = saved_with(UNUSABLE[name], tmp_path)
     with pytest.raises(UserError, match=str(tmp_path)):
-        head_of_responses(load_tokenizer(str(tmp_path)), {})
+        head_of_responses(loaded, {})
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "messages"),
     [
-        TURNS,
-        "{% for m in messages %}{{ m.content | trim }}{% endfor %}",
-        "{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"),
-        PARTS.replace("m.content", "([{'text': m.content}] if m.content is string else m.content)"),
-        {"default": TURNS, "rag": "x"},
+        (TURNS, CHAT),
+        ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", CHAT),
+        ("{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"), CHAT),
+        (PARTS.replace("m.content", "([{'text': m.content}] if m.content is string else m.content)"), CHAT),
+        ({"default": TURNS, "rag": "x"}, CHAT),
+        (UNUSABLE["leaves the system message out"], CHAT[1:]),
     ],
 )
-def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template):
+def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template, messages):
     from cobalt.engine.vllm_engine import render
 
     tokenizer = make_tokenizer("qwen3")
     tokenizer.chat_template = template
-    assert "A test fails." in tokenizer.decode(render(tokenizer, CHAT, "default")[0])
-
-
-def test_a_template_without_system_messages_is_used_for_conversations_without_them():
-    from cobalt.engine.vllm_engine import render
-
-    tokenizer = make_tokenizer("qwen3")
-    tokenizer.chat_template = UNUSABLE["leaves the system message out"]
-    assert "A test fails." in tokenizer.decode(render(tokenizer, CHAT[1:], "default")[0])
-    with pytest.raises(UserError, match="system"):
-        render(tokenizer, CHAT, "default")
+    assert "A test fails." in tokenizer.decode(render(tokenizer, messages, "default")[0])
 
 
 # --- the end of a response

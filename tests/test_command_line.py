@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from outside import run_commands
 from provider import answer, serve
 from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
 
@@ -28,6 +29,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
 
 URLS = ("COBALT_JUDGE_URL", "COBALT_ENGINE_URL")
+SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
 
 
 @pytest.fixture(autouse=True)
@@ -40,60 +42,67 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "run" / "cobalt"
 
 
-def cobalt(*words, **environment):
+def run(*command, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "cobalt.commands", *map(str, words)],
+        [sys.executable, *map(str, command)],
         cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 
+def cobalt(*words, **environment):
+    return run("-m", "cobalt.commands", *words, **environment)
+
+
+def in_one_sentence(finished, code=2):
+    """What a command said that ended with this code, in one line."""
+    assert (finished.returncode, len(finished.stderr.splitlines())) == (code, 1), finished.stderr
+    return finished.stderr
+
+
 def test_help_lists_every_command_and_imports_only_the_standard_library():
-    finished = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "cobalt.commands", "--help"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    finished = run("-X", "importtime", "-m", "cobalt.commands", "--help")
     assert finished.returncode == 0
     assert all(f"  {name} " in finished.stdout for name in COMMANDS)
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
     assert not imported & {"tyro", "rich", "numpy", "pydantic", "ray", "torch", "matplotlib"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metavar(name):
-    finished = cobalt(*name.split(), "--help")
-    assert finished.returncode == 0, finished.stderr
-    assert "Example: cobalt " + name in finished.stdout
-    assert "{None}" not in finished.stdout
-    for flag in re.findall(r"(?<!\S)--?\w+", COMMANDS[name].example.partition("-- ")[0]):
-        assert re.search(rf"(?<!\S){flag}\b", finished.stdout), flag
+def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metavar():
+    shown = run_commands((ROOT, ["cobalt", *name.split(), "--help"]) for name in COMMANDS)
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for name, (code, text, said) in zip(COMMANDS, shown, strict=True):
+        assert code == 0, said
+        assert f"`cobalt {name}`" in page
+        assert "Example: cobalt " + name in text
+        assert "{None}" not in text
+        for flag in re.findall(r"(?<!\S)--?\w+", COMMANDS[name].example.partition("-- ")[0]):
+            assert re.search(rf"(?<!\S){flag}\b", text), flag
 
 
 @pytest.mark.parametrize(("words", "named"), [(["smaple"], "sample"), (["nothing"], "train")])
 def test_a_command_that_does_not_exist_is_one_sentence(words, named):
-    finished = cobalt(*words)
-    assert finished.returncode == 2
-    assert named in finished.stderr and len(finished.stderr.splitlines()) == 1
+    assert named in in_one_sentence(cobalt(*words))
+
+
+ENGINE_OF = {
+    "": False,
+    "--model m": True,
+    "--model=anthropic/m": True,
+    "--model tests": False,  # a folder
+    "--model /no/such/folder": False,
+    "--model Qwen/Qwen3-0.6B": False,
+    "--model Qwen/Qwen3-0.6B --api_base http://127.0.0.1:1": True,
+    "--model_name Qwen/Qwen3-0.6B": True,
+    "--model m --engine_kind vllm": False,
+    "--model tests --engine-kind=litellm": True,
+}
 
 
 @needs_api
-@pytest.mark.parametrize(
-    ("words", "providers"),
-    [
-        ([], False),
-        (["--model", "m"], True),
-        (["--model=anthropic/m"], True),
-        (["--model", "tests"], False),  # a folder
-        (["--model", "/no/such/folder"], False),
-        (["--model", "Qwen/Qwen3-0.6B"], False),
-        (["--model", "Qwen/Qwen3-0.6B", "--api_base", "http://127.0.0.1:1"], True),
-        (["--model_name", "Qwen/Qwen3-0.6B"], True),
-        (["--model", "m", "--engine_kind", "vllm"], False),
-        (["--model", "tests", "--engine-kind=litellm"], True),
-    ],
-)
-def test_the_model_chooses_the_engine_and_its_flags(words, providers):
-    shown = cobalt("sample", *words, "--help").stdout
-    assert ("--api_base" in shown, "--engine_url" in shown) == (providers, not providers)
+def test_the_model_chooses_the_engine_and_its_flags():
+    commands = [(ROOT, ["cobalt", "sample", *words.split(), "--help"]) for words in ENGINE_OF]
+    for words, (_, shown, _) in zip(ENGINE_OF, run_commands(commands), strict=True):
+        assert ("--api_base" in shown, "--engine_url" in shown) == (ENGINE_OF[words], not ENGINE_OF[words]), words
 
 
 @needs_api
@@ -105,25 +114,15 @@ def test_a_name_of_a_provider_that_is_also_a_model_on_this_machine_is_refused_by
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(commit)
     words = ["sample", "-i", "p.jsonl", "-o", tmp_path / "o.jsonl", "--model", "openai/both"]
-    refused = cobalt(*words, HF_HUB_CACHE=str(tmp_path / "hub"))
-    assert refused.returncode == 2 and "--engine_kind" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert "--engine_kind" in in_one_sentence(cobalt(*words, HF_HUB_CACHE=str(tmp_path / "hub")))
     assert "p.jsonl" in cobalt(*words, "--engine_kind", "vllm", HF_HUB_CACHE=str(tmp_path / "hub")).stderr
 
 
-@pytest.mark.parametrize("app", ["vllm_engine_actor.py", "remote_reward_server.py"])
+@pytest.mark.parametrize("app", SERVED)
 def test_the_apps_files_have_help(app):
-    finished = subprocess.run([sys.executable, app, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    finished = run(app, "--help")
     assert finished.returncode == 0
     assert "serve run" in finished.stdout
-
-
-def test_the_page_of_commands_names_each_command_with_its_example():
-    page = (ROOT / "docs" / "commands.md").read_text()
-    for name in COMMANDS:
-        assert f"`cobalt {name}`" in page
-    for example in re.findall(r"\| `(cobalt [^`]*)` \|$", page, re.MULTILINE):
-        _, name, *_ = shlex.split(example)
-        assert name in COMMANDS
 
 
 # --- running services
@@ -184,19 +183,18 @@ def test_one_running_serve_is_used_several_are_refused_and_flags_and_variables_g
 def test_a_running_engine_of_another_model_is_refused_and_one_folder_may_have_two_paths(tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
     monkeypatch.chdir(tmp_path)
+    judge = {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
     with serve_state.recorded_state(os.getpid(), "m", HERE):
         with pytest.raises(UserError, match="--model"):
             serve_state.use_running_services(model="another")
         assert not urls()
         serve_state.use_running_services(model=str(tmp_path / "m"))
         assert urls() == HERE
-
-
-def test_a_running_judge_is_used_beside_an_engine_of_the_command(monkeypatch):
-    judge = {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
-    with serve_state.recorded_state(os.getpid(), None, judge):
+    for name in URLS:
+        monkeypatch.delenv(name)
+    with serve_state.recorded_state(os.getpid(), None, judge):  # of an engine in the command
         serve_state.use_running_services(model="mine")
-    assert urls() == judge
+        assert urls() == judge
 
 
 def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path):
@@ -227,11 +225,8 @@ def test_attach_prints_lines_for_a_shell_and_runs_a_command():
 @pytest.mark.parametrize(("script", "flag"), [("run_single_turn_vllm.py", "-n"), ("run_multi_turn_vllm.py", "--turns")])
 def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path, script, flag):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    words = [script, "-i", problems, "-o", tmp_path / "o.jsonl", flag, "1"]
-    finished = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 1 and len(finished.stderr.splitlines()) == 1
-    for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"):
-        assert way in finished.stderr
+    said = in_one_sentence(run(script, "-i", problems, "-o", tmp_path / "o.jsonl", flag, "1"), 1)
+    assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
     assert not (tmp_path / "o.jsonl").exists()
 
 
@@ -272,31 +267,19 @@ def test_the_first_tests_become_public_and_at_least_one_stays_hidden(tests, aske
     assert problem.public_tests.inputs + problem.hidden_tests.inputs == problem.tests.inputs
 
 
-def test_a_problem_with_a_split_is_left_as_it_is():
-    record = square_problem(1)
-    assert split_tests(Problem.parse(record), 1) == record
-
-
-def test_a_problem_with_one_test_is_refused_by_name_and_nothing_is_written(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("good", 3), own("short", 1)])
-    with pytest.raises(UserError, match="'short'"):
-        split_problem_file(source, tmp_path / "out" / "problems.jsonl")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("given", "expected"), [("1 2", "3"), ("abc", "3"), ("1\n2", "abc")])
-def test_a_test_of_a_function_that_no_program_could_pass_is_named_before_anything_starts(given, expected):
-    tests = {"fn_name": "f", "inputs": ["1", given], "outputs": ["2", expected]}
-    with pytest.raises(UserError, match="test 1 .*JSON"):
+@pytest.mark.parametrize(
+    ("tests", "named"),
+    [
+        ({"fn_name": "f", "inputs": ["1", "1 2"], "outputs": ["2", "3"]}, "test 1 .*JSON"),  # no program could pass it
+        ({"fn_name": "f", "inputs": ["1", "abc"], "outputs": ["2", "3"]}, "test 1 .*JSON"),
+        ({"fn_name": "f", "inputs": ["1", "1\n2"], "outputs": ["2", "abc"]}, "test 1 .*JSON"),
+        ({"function": "f", "inputs": ["1", "2"], "outputs": ["1", "2"]}, "'p'.*'function'.*fn_name"),
+        ('{"function": "f", "inputs": ["1", "2"], "outputs": ["1", "2"]}', "'p'.*'function'.*fn_name"),
+    ],
+)
+def test_tests_of_a_function_that_nothing_could_pass_or_read_are_named_before_anything_starts(tests, named):
+    with pytest.raises(UserError, match=named):
         split_tests(Problem.parse({"id": "p", "question": "f", "test_cases": tests}))
-
-
-@pytest.mark.parametrize("as_text", [False, True])
-def test_a_key_of_tests_that_nothing_reads_is_refused_by_name(as_text):
-    tests = {"function": "f", "inputs": ["1", "2"], "outputs": ["1", "2"]}
-    problem = Problem.parse({"id": "p", "question": "f", "test_cases": json.dumps(tests) if as_text else tests})
-    with pytest.raises(UserError, match="'p'.*'function'.*fn_name"):
-        split_tests(problem)
 
 
 @pytest.mark.parametrize(("tests", "warned"), [(7, True), (8, False)])
@@ -340,7 +323,7 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
 
-    def run(*flags):
+    def run_try(*flags):
         path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
         words = ["try", source, "--model", models[0], "-o", sampled, *flags]
         return cobalt(*words, PYTHONPATH=path, HOME=str(tmp_path))
@@ -365,10 +348,8 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
         same = Arguments(source, folder, model=str(models[0]))
         with pytest.raises(UserError, match=named):
             try_problems.main(dataclasses.replace(same, **changed))
-    finished = run("--max_tokens", "256")
-    assert finished.returncode == 2 and "max_tokens" in finished.stderr and not started.exists()
-    assert len(finished.stderr.splitlines()) == 1
-    run()
+    assert "max_tokens" in in_one_sentence(run_try("--max_tokens", "256")) and not started.exists()
+    run_try()
     assert started.exists(), "the same settings go on"
 
 
@@ -414,15 +395,6 @@ def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(
     assert "concurrency" not in said and "max_tokens" not in said
 
 
-def test_a_file_of_other_problems_is_not_replaced_by_the_split_one(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 3)])
-    theirs = write_lines(tmp_path / "problems.jsonl", [own("b", 3)])
-    before = theirs.read_bytes()
-    with pytest.raises(UserError, match=r"problems\.jsonl"):
-        split_problem_file(source, theirs)
-    assert theirs.read_bytes() == before
-
-
 def test_split_gives_own_problems_both_kinds_of_tests_counts_them_and_names_a_next_command(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9), own("b", 8), square_problem("c")])
     result = tmp_path / "q.jsonl"
@@ -450,9 +422,7 @@ def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path, pr
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
     assert cobalt("split", "-i", source, "-o", result).returncode == 0
     before = result.read_bytes()
-    finished = cobalt("split", "-i", write_lines(source, [problem]), "-o", result, *flags)
-    assert finished.returncode == 2 and named in finished.stderr
-    assert len(finished.stderr.splitlines()) == 1
+    assert named in in_one_sentence(cobalt("split", "-i", write_lines(source, [problem]), "-o", result, *flags))
     assert result.read_bytes() == before
 
 
@@ -464,28 +434,20 @@ def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path, pr
         (["--ids", "b"], "--ids b"),
         (["--public_tests", "0"], "public_tests"),
         (["--prompts", "?"], "?"),
+        (["--prompts", "paper"], "p.jsonl"),  # which would not word the first message that the problem brings
         (["--engine", "x=1"], "'x'"),
         (["--model", "/no/such/folder"], "/no/such/folder"),
     ],
 )
 def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
+    instruction = {"instruction": "Mine."} if "paper" in flags else {}
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9) | instruction])
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
-    finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags)
-    assert finished.returncode == 2 and named in finished.stderr
-    assert len(finished.stderr.splitlines()) == 1
-    assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
-
-
-def test_try_refuses_prompts_that_would_not_word_the_first_message_and_names_the_users_file(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9) | {"instruction": "Mine."}])
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").touch()
-    finished = cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", "--prompts", "paper")
-    assert finished.returncode == 2 and str(source) in finished.stderr and "--prompts" in finished.stderr
-    assert len(finished.stderr.splitlines()) == 1
-    assert not (tmp_path / "o").exists()
+    said = in_one_sentence(cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags))
+    assert named in said and (not instruction or "--prompts" in said)
+    left = {"problems.jsonl", "problems.jsonl.run.json"} if not instruction else set()
+    assert {path.name for path in (tmp_path / "o").glob("*")} <= left
 
 
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):
@@ -494,12 +456,11 @@ def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sen
     (tmp_path / "model.safetensors").touch()
     words = ["sample", "-i", str(problems), "-o", str(tmp_path / "o.jsonl"), "--model", str(tmp_path)]
     code = f"import sys; sys.modules['vllm'] = None; from cobalt.commands.main import main; main({words!r})"
-    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    finished = run("-c", code)
     assert finished.returncode == 2
     assert "'vllm'" in finished.stderr and "Traceback" not in finished.stderr
 
 
-SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
 STARTED_BY_USERS = [
     *sorted(script.name for script in ROOT.glob("*.py") if script.name not in SERVED),
     *sorted(f"preproc/{script.name}" for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
@@ -509,19 +470,15 @@ STARTED_BY_USERS = [
 
 @pytest.mark.parametrize("words", STARTED_BY_USERS)
 def test_without_the_environment_every_command_names_the_first_step_in_one_sentence(words):
-    command = [sys.executable, "-S", *words.split(), "--no_such_flag"]  # -S: without installed packages
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert finished.returncode == 2, finished.stderr
-    assert len(finished.stderr.splitlines()) == 1 and "scripts/setup.sh" in finished.stderr
+    finished = run("-S", *words.split(), "--no_such_flag")  # -S: without installed packages
+    assert "scripts/setup.sh" in in_one_sentence(finished)
 
 
 def test_a_module_keeps_its_traceback_at_a_defect_and_ends_in_one_sentence_at_ctrl_c(tmp_path):
     ends = {"raise KeyError('defect')": (1, "Traceback"), "raise KeyboardInterrupt": (130, "interrupted")}
     for statement, (code, said) in ends.items():
         (tmp_path / "tyro.py").write_text(statement)
-        command = [sys.executable, "-m", "cobalt.report"]
-        outside = os.environ | {"PYTHONPATH": str(tmp_path)}
-        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60)
+        finished = run("-m", "cobalt.report", PYTHONPATH=str(tmp_path))
         assert finished.returncode == code and finished.stderr.startswith(said), finished.stderr
 
 
@@ -534,9 +491,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_sentence():
         "builtins.__import__ = imported\n"
         "from cobalt.commands.main import main; main(['sample', '--help'])"
     )
-    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 130
-    assert len(finished.stderr.splitlines()) == 1
+    in_one_sentence(run("-c", code), 130)
 
 
 @needs_api
@@ -551,9 +506,7 @@ def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_
 
     def said(words):
         """What a command printed, and the words of the command that it names."""
-        command = [sys.executable, "-m", "cobalt.commands", *map(str, words)]
-        outside = os.environ | {"OPENAI_API_KEY": "none", "COBALT_JUDGE_CONCURRENCY": "1"}
-        finished = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=200)
+        finished = cobalt(*words, OPENAI_API_KEY="none", COBALT_JUDGE_CONCURRENCY="1")
         assert finished.returncode == 0, finished.stderr
         following = re.search(r"^next: cobalt (.*?)(, or .*)?$", finished.stdout, re.MULTILINE)
         return finished.stdout, shlex.split(following[1]) if following else []

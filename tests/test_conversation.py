@@ -91,6 +91,13 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ('```python\n"""never closed\n```\nBetter:\n```python\n"""doc"""\n```', '"""doc"""'),
         ("```python\n# ''' and \"\"\"\nx = '\"\"\"'\n```\nDone: '''", '# \'\'\' and """\nx = \'"""\''),
         ('```python\nx = """a\\"""\n```\n"""\n```', 'x = """a\\"""\n```\n"""'),
+        # A last block that was not begun does not replace a program; an empty one that is closed does.
+        ("```python\nprint(1)\n```\n```", "print(1)"),
+        ("```python\nprint(1)\n```\ntext\n```python\n", "print(1)"),
+        ("```python\nprint(1)\n```python\n \n", "print(1)"),
+        ("```python\nprint(1)\n```\n```\nprint(2)", "print(2)"),
+        ("```python\nprint(1)\n```\n```\n```", ""),
+        ("```", ""),
     ],
 )
 def test_the_last_fenced_block_is_the_program(answer, code):
@@ -113,20 +120,14 @@ def test_extraction_never_fails_and_never_invents_text(text):
         "```python\n" + '"' * 40_000,
         "```python\n" + "\\'\"" * 15_000,
         "`</think>\n" * 4000,
+        *(3 * fence + "\n" + 24_000 * fence + "x" for fence in "`~"),
     ],
-    ids=["docstrings", "open", "restarts", "tags", "quotes", "escapes", "mentions"],
+    ids=["docstrings", "open", "restarts", "tags", "quotes", "escapes", "mentions", "back-ticks", "tildes"],
 )
 def test_a_hostile_answer_does_not_take_quadratic_time(answer):
     started = time.thread_time()
     program_of(answer)
-    assert time.thread_time() - started < 3  # it takes 0.05 s; a collection of garbage may fall into it
-
-
-@pytest.mark.parametrize("character", "`~")
-def test_a_long_run_of_fence_characters_does_not_take_quadratic_time(character):
-    started = time.thread_time()
-    extract_code(3 * character + "\n" + 24_000 * character + "x")
-    assert time.thread_time() - started < 0.5  # 2 ms; it was 5 s when a fence could start anywhere in the run
+    assert time.thread_time() - started < 3  # it takes 0.05 s, quadratic 5 s; a collection of garbage may fall into it
 
 
 @pytest.mark.parametrize(
@@ -152,12 +153,6 @@ def test_thinking_is_split_at_its_last_closing_tag_before_the_program(response, 
     assert split_thinking(response) == (thinking, answer)
 
 
-def test_a_program_is_never_taken_from_the_thinking():
-    assert program_of("<think>```python\ndraft\n```</think>No code.") is None
-    assert program_of("<think>```python\ncut off while thinking") is None
-    assert program_of("<think>```python\ndraft\n```</think>```python\nfinal\n```") == "final"
-
-
 TEMPLATE = "P = '''\n<think>\n</think>\n'''\nprint(P.split('</think>')[-1])  # after </think>"
 
 
@@ -175,13 +170,6 @@ def test_the_history_keeps_the_first_6000_characters_of_the_answer_with_thinking
     long = "<think>t</think>" + "a" * (HISTORY_CHARACTERS + 50)
     assert history_text(long, enable_thinking=True) == "a" * 6000
     assert history_text(long, enable_thinking=False) == long
-
-
-def test_the_cap_shortens_the_history_but_not_the_judged_program():
-    program = "x = 1\n" * 2000 + "print(x)"
-    response = f"<think>t</think>\n```python\n{program}\n```"
-    assert program_of(response) == program
-    assert len(history_text(response, enable_thinking=True)) == 6000
 
 
 def problem(**fields):
@@ -213,24 +201,25 @@ def test_a_problems_own_instruction_wins_over_the_template():
 
 
 def write_prompts(folder, **texts):
-    for name in ("system", "first_turn", "feedback"):
-        if name in texts:
-            (folder / f"{name}.jinja").write_text(texts[name])
+    for name, text in texts.items():
+        (folder / f"{name}.jinja").write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(folder)
 
 
-def test_a_folder_of_templates_can_replace_the_built_in_ones(tmp_path):
-    prompts = load_prompts(
-        write_prompts(tmp_path, system="", first_turn="Q: {{ question }}", feedback="F {{ feedback }}")
-    )
+def test_a_folder_of_templates_can_replace_the_built_in_ones_which_an_unknown_name_is_told(tmp_path):
+    folder = write_prompts(tmp_path, system="", first_turn="Q: {{ question }}", feedback="F {{ feedback }}")
+    prompts = load_prompts(folder)
     assert first_messages(problem(), prompts) == [{"role": "user", "content": "Q: Print {{ it }}."}]
     assert prompts.feedback("x") == "F x"
+    with pytest.raises(UserError, match="paper, pocket"):
+        load_prompts("no-such-set")
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         ({"system": "s", "first_turn": "q"}, "feedback.jinja"),
+        ({"system": "s", "first_turn": b"\xff", "feedback": "f"}, "first_turn.jinja"),
         ({"system": "s", "first_turn": "{{ nonsense }}", "feedback": "f"}, "first_turn.jinja.*nonsense"),
         ({"system": "\n{% if", "first_turn": "q", "feedback": "f"}, "system.jinja, line 2"),
         ({"system": "{{ 1 / 0 }}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
@@ -244,13 +233,6 @@ def test_a_broken_prompt_set_is_refused_in_a_sentence_that_names_the_file(tmp_pa
     with pytest.raises(UserError, match=f"{tmp_path}.*{message}") as caught:
         load_prompts(write_prompts(tmp_path, **texts))
     assert "\n" not in str(caught.value)
-
-
-def test_a_prompt_set_of_bytes_that_are_not_text_is_refused(tmp_path):
-    write_prompts(tmp_path, system="s", first_turn="q", feedback="f")
-    (tmp_path / "first_turn.jinja").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"first_turn\.jinja"):
-        load_prompts(str(tmp_path))
 
 
 ATTACKS = [
@@ -269,43 +251,19 @@ ATTACKS = [
 def test_a_template_that_reaches_for_python_is_refused_and_does_nothing(tmp_path, file, attack):
     trap = tmp_path / "ran"
     texts = {"system": "s", "first_turn": "q", "feedback": "f"}
-    code = attack.format(trap=trap)
+    code = "{{ " + attack.format(trap=trap) + " }}"
     with pytest.raises(UserError, match=rf"{file}\.jinja"):
-        load_prompts(write_prompts(tmp_path, **texts | {file: "{{ " + code + " }}"}))
-    assert not trap.exists()
-
-
-def test_an_attack_that_waits_for_a_question_is_refused_when_it_comes(tmp_path):
-    condition = "{% if question %}{{ cycler.__init__.__globals__ }}{% endif %}"
-    prompts = load_prompts(write_prompts(tmp_path, system="s", first_turn=condition, feedback="f"))
+        load_prompts(write_prompts(tmp_path, **texts | {file: code}))
+    waiting = load_prompts(write_prompts(tmp_path, **texts | {"first_turn": f"{{% if question %}}{code}{{% endif %}}"}))
     with pytest.raises(UserError, match=r"first_turn\.jinja"):
-        prompts.first_turn("a question")
+        waiting.first_turn("a question")
+    assert not trap.exists()
 
 
 def test_the_attacks_work_where_there_is_no_sandbox(tmp_path):
     trap = tmp_path / "ran"
     jinja2.Environment().from_string("{{ " + ATTACKS[0].format(trap=trap) + " }}").render()
     assert trap.exists()
-
-
-def test_an_unknown_prompt_set_names_the_built_in_ones():
-    with pytest.raises(UserError, match="paper, pocket"):
-        load_prompts("no-such-set")
-
-
-@pytest.mark.parametrize(
-    ("answer", "program"),
-    [
-        ("```python\nprint(1)\n```\n```", "print(1)"),
-        ("```python\nprint(1)\n```\ntext\n```python\n", "print(1)"),
-        ("```python\nprint(1)\n```python\n \n", "print(1)"),
-        ("```python\nprint(1)\n```\n```\nprint(2)", "print(2)"),
-        ("```python\nprint(1)\n```\n```\n```", ""),  # closed: an empty program that was written
-        ("```", ""),
-    ],
-)
-def test_a_last_block_that_was_not_begun_does_not_replace_a_program(answer, program):
-    assert extract_code(answer) == program
 
 
 def test_the_pocket_prompt_names_the_function_that_the_judge_calls():

@@ -1,7 +1,8 @@
-"""The kinds of engine answer alike: in this process, behind a URL, and on foreign servers."""
+"""The kinds of engine keep one protocol: in this process, behind a URL, on foreign servers, of providers, recorded."""
 
 import asyncio
 import contextlib
+import json
 from types import SimpleNamespace
 
 import httpx
@@ -9,9 +10,13 @@ import pytest
 from chat_tokenizers import FORMS, make_tokenizer, save_policy
 from provider import answer, failure, serve
 from serving import served
+from support import needs_api, write_lines
 
 from cobalt.engine import Call, Completion, GenerationSettings
+from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.credentials import Credentials
 from cobalt.engine.opening import open_vllm_or_url
+from cobalt.engine.replay import ReplayEngine
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
@@ -221,6 +226,57 @@ async def app(settings):
     api = engine_app.engine_api(engine_app.EngineService(settings))
     async with served(api) as url:
         yield url
+
+
+@contextlib.asynccontextmanager
+async def opened(kind, model, folder):
+    """An engine of a kind, and whether it counts tokens."""
+    async with contextlib.AsyncExitStack() as stack:
+        if kind == "app":
+            url = await stack.enter_async_context(app(EngineServiceSettings(model=model.folder)))
+            engine = UrlEngine([url], model=model.folder)
+        elif kind == "in this process":
+            engine = VllmEngine(VllmSettings(model=model.folder))
+        elif kind == "replay":
+            yield ReplayEngine(write_lines(folder / "r.jsonl", [{"id": "p", "raw_responses": [["a", "b"]]}]), 2)
+            return
+        elif kind == "torch":
+            from transformers import Qwen3Config, Qwen3ForCausalLM
+
+            from cobalt.engine.torch_policy import TorchPolicy
+
+            tokenizer = make_tokenizer("qwen3")
+            sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+            config = Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=1, head_dim=16, **sizes)
+            yield TorchPolicy(Qwen3ForCausalLM(config).eval(), tokenizer)
+            return
+        else:
+            provider = stack.enter_context(serve(lambda request: answer(str(request["body"]["seed"]))))
+            engine = UrlEngine([provider.url])
+            if kind == "LiteLLM":
+                from cobalt.engine.litellm_engine import LiteLLMEngine
+
+                flags = ApiFlags(model_name="gpt-5-mini-2025-08-07", api_base=provider.url)
+                engine = LiteLLMEngine(flags, Credentials({"OPENAI_API_KEY": "key"}, {}))
+        yield await stack.enter_async_context(engine)
+
+
+KINDS = ["in this process", "app", "foreign", pytest.param("LiteLLM", marks=needs_api), "replay", "torch"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_engine_keeps_the_protocol(kind, model, tmp_path):
+    async with opened(kind, model, tmp_path) as engine:
+        about = await engine.describe()
+        assert about and json.loads(json.dumps(about)) == about == await engine.describe()
+        both = await engine.generate(CHAT, TWO, CALL)
+        assert [type(completion) for completion in both] == [Completion] * 2
+        assert both[0].text != both[1].text
+        assert await engine.generate(CHAT, TWO, CALL) == both, "a call and its seed decide the answer"
+        assert all(completion.finish_reason in ("stop", "length") for completion in both)
+        assert all(one.prompt_tokens and one.completion_tokens for one in both) is (kind != "replay")
+        [second] = await engine.generate(CHAT, TWO.model_copy(update={"n": 1}), Call("p", 0, 1))
+        assert kind != "replay" or second == both[1]
 
 
 async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe_themselves_alike(model):

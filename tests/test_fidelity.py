@@ -3,14 +3,16 @@
 A test is named after its row. Where the authors' code gives another result for the same input, a comment says which.
 """
 
+import asyncio
 import json
 import re
 
 import pytest
+from outside import run_commands
 from pydantic import ValidationError
 from support import ROOT, RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines
 from test_extraction_of_errors import A, B, extract, perturbed_problem, recorded, result
-from test_scripts import assert_user_error, run
+from test_scripts import run
 from test_taco import row
 
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
@@ -51,11 +53,8 @@ RIGHT, WRONG = (2, 2), (0, 0)
 
 @pytest.mark.parametrize("name", ROWS)
 def test_every_row_of_the_page_has_a_test(name):
-    assert callable(globals().get(f"test_{name}")), name
-
-
-def test_no_row_stands_twice():
     assert len(ROWS) == len(set(ROWS)) > 30
+    assert callable(globals().get(f"test_{name}")) or any(name == row for row, *_ in (*PROGRAMS, *JUDGED)), name
 
 
 async def judged(code, *tests, **settings):
@@ -68,6 +67,98 @@ def graded(output, expected, *, status=0, errors=b""):
     """Verdict and feedback of a run that ended by itself."""
     run = Execution("exit", status, 0.1, 0.1, 1, len(output), output, errors)
     return grade(run, TestSuite(("in",), (expected,)), 0, JudgeSettings())
+
+
+DEEP = "import sys, functools\nsys.setrecursionlimit(10**7)\n@functools.cache\ndef f(n): return n and f(n - 1) + 1\n"
+OPENS = "files = [open('/dev/null') for _ in range(200)]\nprint(len(files))"
+BUSY, WAITS = "import time\nwhile time.process_time() < 1: pass", "import time\ntime.sleep({})"
+LOUD = "print('x' * 20_000_000)"
+CPU = {"cpu_seconds": 0.4, "wall_seconds": 5.0}
+COOKIE = "# coding: cp932\n# \u3042\nprint('\u3044')"
+READS = [
+    ("import io, os; print(io.BytesIO(os.read(0, os.fstat(0).st_size)).readline().decode())", "7\n", "7"),
+    ("import os; print(len(os.read(0, 10**7)))", "x" * 200_000, "200000"),
+    ("import sys; sys.stdin.read(); sys.stdin.seek(0); print(sys.stdin.read())", "7", "7"),
+    ("import mmap; print(mmap.mmap(0, 0, access=mmap.ACCESS_READ)[:1].decode())", "7", "7"),
+]
+NAMES = [
+    ("print(math.gcd(12, 18))", "6"),
+    ("from __future__ import annotations\ndef f(x: List[int]) -> Nothing: return gcd(*x)\nprint(f([4, 6]))", "2"),
+    ("@cache\ndef f(n): return n and f(n - 1) + 1\nprint(f(5000), pow(2, 5, 7), inf)", "5000 4 inf"),
+    ("def f(n): return n and f(n - 1) + 1\nprint(f(5000))", "5000"),
+    ("'about'\nprint(__doc__, Counter('aa')['a'])", "about 2"),
+]
+LISTS = "import os\nprint(os.listdir(), os.listdir('/dev/shm'))\nopen('left', 'w').close()"
+DEVICES = "import os, sys\nsys.stderr = open(os.devnull, 'w')\nopen('/dev/urandom', 'rb').read(1)\nprint(1)"
+PAPER, PASSED, NOTHING = {"paper": True}, "passed", "nothing"
+
+# Of a row: a program, its tests, the judge's settings, and the verdict on its first test, or that nothing passes.
+JUDGED = [
+    ("guard", "print(1)\nexit()", [("", "1")], {"paper_guard": True}, NOTHING),
+    ("guard", "from __future__ import annotations\nprint(1)", [("", "1")], {"paper_guard": True}, NOTHING),
+    ("guard", "import resource\nprint(1)", [("", "1")], {"paper_guard": True}, NOTHING),
+    ("guard", "open('/tmp/x', 'w')\nprint(1)", [("", "1")], {"paper_guard": True}, NOTHING),
+    ("no_guard", "import resource\nprint(1)\nexit()", [("", "1")], {}, PASSED),
+    ("suite_limit", WAITS.format(0.5), [("", "")] * 4, {"suite_seconds": 0.75}, PASSED),  # four at a time
+    ("suite_limit", WAITS.format(0.5), [("", "")] * 12, {"suite_seconds": 0.75}, NOTHING),  # three times as long
+    ("cpu_time", WAITS.format(0.8), [("", "")], CPU, PASSED),
+    ("cpu_time", BUSY, [("", "")], CPU, "time_limit"),
+    ("cpu_time", WAITS.format(5), [("", "")], CPU | {"wall_seconds": 0.4}, "wall_limit"),
+    ("other_limits", LOUD, [("", "x" * 20_000_000)], {}, "output_limit"),
+    ("other_limits", LOUD, [("", "x" * 20_000_000)], PAPER, PASSED),
+    ("other_limits", DEEP + "print(f(400_000))", [("", "400000")], {}, "runtime_error"),
+    ("other_limits", DEEP + "print(f(400_000))", [("", "400000")], PAPER, PASSED),
+    ("other_limits", OPENS, [("", "200")], {}, NOTHING),
+    ("other_limits", OPENS, [("", "200")], PAPER, PASSED),
+    *(("standard_input", code, [tuple(test)], {}, PASSED) for code, *test in READS),
+    *(("standard_input", code, [tuple(test)], {"stdin": "pipe"}, NOTHING) for code, *test in READS),  # there, too
+    *(("prelude", code, [("", expected)], {}, PASSED) for code, expected in NAMES),
+    *(("prelude", code, [("", expected)], {"prelude": "none"}, "runtime_error") for code, expected in NAMES),
+    *(("prelude", code, [("", expected)], PAPER, NOTHING) for code, expected in NAMES),
+    ("first_lines", "'about'\nprint(__doc__)", [("", "about")], {}, PASSED),
+    ("first_lines", "'about'\nprint(__doc__)", [("", "None")], PAPER, PASSED),
+    ("first_lines", "\ufeffprint(1)", [("", "1")], {}, PASSED),
+    ("first_lines", "\ufeffprint(1)", [("", "1")], PAPER, "compile_error"),
+    ("first_lines", COOKIE, [("", "\u3044")], {}, PASSED),
+    ("first_lines", COOKIE, [("", "\u3044")], PAPER, PASSED),
+    ("devices", DEVICES, [("", "1")], {}, PASSED),
+    ("own_folder", LISTS, [("", "['main.py'] ['main.py']")] * 2, {}, PASSED),
+]
+
+# Of a row: a response and its program. What the authors' code takes stands behind it where it is another one.
+PROGRAMS = [
+    ("unclosed_block", "```python\nfirst\n```\n```python\nsecond", "second"),  # there: first
+    ("unclosed_block", "```python\nonly", "only"),  # there: none
+    ("draft_in_thinking", "<think>```python\ndraft\n```</think>Done.", None),  # there: draft
+    ("draft_in_thinking", "<think>```python\ndraft\n```", None),  # there: draft
+    ("kinds_of_blocks", '```python title="x"\nx = 1\n```', "x = 1"),
+    ("kinds_of_blocks", "~~~python\nx = 1\n~~~", "x = 1"),
+    ("kinds_of_blocks", "````\nx = 1\n````", "x = 1"),
+    ("kinds_of_blocks", "Code:\n  ```\n  x = 1\n  ```", "x = 1"),
+    ("kinds_of_blocks", "```c++\nx = 1\n```", "x = 1"),
+    ("fence_in_a_line", "```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)"),  # there: s = '
+    ("fence_in_a_line", "```python\nprint(1)```", "print(1)"),
+    ("fence_in_a_string", '```python\n"""\n```\nf(1)\n```\n"""\nx = 1\n```', '"""\n```\nf(1)\n```\n"""\nx = 1'),
+    ("indented_fence", "```\nx = 1\n    ```\ny = 2\n```", "x = 1\n    ```\ny = 2"),  # there: x = 1
+    ("indented_fence", "```\nx = 1\n    ```\nDone.", "x = 1"),
+    ("line_ends_of_responses", "```python\r\nx = 1\r\ny = 2\r\n```\r\n", "x = 1\ny = 2"),  # there: none
+    ("restarted_program", "```python\nold\n```python\nnew\n```", "new"),  # there: old
+]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("row", "code", "tests", "settings", "verdict"), JUDGED, ids=[row for row, *_ in JUDGED])
+async def test_the_verdict_of_a_row(row, code, tests, settings, verdict):
+    result = await judged(code, *tests, **settings)
+    if verdict in (PASSED, NOTHING):
+        assert result.pass_rate == (verdict == PASSED)
+    else:
+        assert result.verdicts[0].kind == verdict
+
+
+@pytest.mark.parametrize(("row", "response", "program"), PROGRAMS, ids=[row for row, *_ in PROGRAMS])
+def test_the_program_of_a_row(row, response, program):
+    assert program_of(response) == program
 
 
 # --- rules kept to the letter
@@ -126,22 +217,6 @@ def test_closing_fence(response, program):
 @pytest.mark.parametrize(("output", "same"), [(b"1\r\n2\r\n", True), (b"1\r2", True), (b"1\r\n\r\n2", False)])
 def test_line_ends(output, same):
     assert outputs_match(output, "1\n2\n", JudgeSettings()) is same
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize(
-    "line", ["exit()", "from __future__ import annotations", "import resource", "open('/tmp/x', 'w')"]
-)
-async def test_guard(line):
-    code = f"{line}\nprint(1)" if line != "exit()" else "print(1)\nexit()"
-    assert not (await judged(code, ("", "1"), paper_guard=True)).all_passed
-
-
-@pytest.mark.sandbox
-async def test_suite_limit():
-    code, tests = "import time\ntime.sleep(0.5)", [("", "")] * 12
-    assert (await judged(code, *tests[:4], suite_seconds=0.75)).pass_rate == 1.0  # half a second, four at a time
-    assert (await judged(code, *tests, suite_seconds=0.75)).pass_rate == 0.0  # three times as long
 
 
 @pytest.mark.slow
@@ -219,11 +294,12 @@ COMMANDS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands(tmp_path, command):
+def test_commands(tmp_path):
     places = {"IN": tmp_path / "absent.jsonl", "OUT": tmp_path / "out.jsonl", "FOLDER": tmp_path / "verl"}
-    finished = run(*(places.get(word, word) for word in command.split()))
-    assert_user_error(finished, f"cannot read {places['IN']}")
+    commands = [[str(places.get(word, word)) for word in command.split()] for command in COMMANDS]
+    for words, (code, _, said) in zip(commands, run_commands((ROOT, words) for words in commands), strict=True):
+        assert code == 2, words
+        assert f"cannot read {places['IN']}" in " ".join(said.split()) and "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -250,63 +326,11 @@ def test_preprocessing_commands_without_a_flag_write_where_the_page_says(tmp_pat
 # --- differences that stay
 
 
-def test_template_tag_in_history():
-    # As the engine gives back what R1-Distill wrote after its prompt; there: 6,000 times "a".
-    assert history_text("<think>\n" + "a" * 7000, True) == "<think>\n" + "a" * 5992
-
-
-def test_unclosed_block():
-    assert program_of("```python\nfirst\n```\n```python\nsecond") == "second"  # there: first
-    assert program_of("```python\nonly") == "only"  # there: none
-
-
-def test_draft_in_thinking():
-    assert program_of("<think>```python\ndraft\n```</think>Done.") is None  # there: draft
-    assert program_of("<think>```python\ndraft\n```") is None  # there: draft
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        '```python title="x"\nx = 1\n```',
-        "~~~python\nx = 1\n~~~",
-        "````\nx = 1\n````",
-        "Code:\n  ```\n  x = 1\n  ```",
-        "```c++\nx = 1\n```",
-    ],
-)
-def test_kinds_of_blocks(response):
-    assert program_of(response) == "x = 1"
-
-
-def test_fence_in_a_line():
-    assert program_of("```python\ns = '```'\nprint(s)\n```") == "s = '```'\nprint(s)"  # there: s = '
-    assert program_of("```python\nprint(1)```") == "print(1)"
-
-
-def test_fence_in_a_string():
-    program = '"""\n```\nf(1)\n```\n"""\nx = 1'
-    assert program_of(f"```python\n{program}\n```") == program  # there: """
-
-
-def test_indented_fence():
-    assert program_of("```\nx = 1\n    ```\ny = 2\n```") == "x = 1\n    ```\ny = 2"  # there: x = 1
-    assert program_of("```\nx = 1\n    ```\nDone.") == "x = 1"
-
-
 def test_end_of_thinking():
     assert program_of("<think>t</think>\n```python\nprint('</think>')\n```") == "print('</think>')"
     response = "<think>t</think>\n```python\nx = 1\n```\nWhat stands before </think> is a plan."
     assert program_of(response) == "x = 1"
     assert history_text(response, True) == "is a plan."  # there as well
-
-
-def test_line_ends_of_responses():
-    assert program_of("```python\r\nx = 1\r\ny = 2\r\n```\r\n") == "x = 1\ny = 2"  # there: none
-
-
-def test_restarted_program():
-    assert program_of("```python\nold\n```python\nnew\n```") == "new"  # there: old
 
 
 def test_other_program():
@@ -319,6 +343,15 @@ def test_required_thinking():
     plain = "```python\nx = 1\n```"
     assert format_reward(plain, 1.0, len).flaw is Flaw.THINKING  # there as well, for every model
     assert format_reward(plain, 1.0, len, require_thinking=False).flaw is None
+
+
+def test_template_tag_in_history():
+    # As the engine gives back what R1-Distill wrote after its prompt; there: 6,000 times "a".
+    assert history_text("<think>\n" + "a" * 7000, True) == "<think>\n" + "a" * 5992
+
+
+def test_special_tokens():
+    assert token_counter()("<|endoftext|>") > 1
 
 
 def test_program_in_history():
@@ -334,54 +367,13 @@ def test_one_entry_per_test():
 
 
 @pytest.mark.sandbox
-async def test_cpu_time():
-    slow = "import time\nwhile time.process_time() < 1: pass"
-    limits = {"cpu_seconds": 0.4, "wall_seconds": 5.0}
-    assert (await judged("import time\ntime.sleep(0.8)", ("", ""), **limits)).all_passed
-    assert (await judged(slow, ("", ""), **limits)).verdicts[0].kind is VerdictKind.TIME_LIMIT
-    limits["wall_seconds"] = 0.4
-    assert (await judged("import time\ntime.sleep(5)", ("", ""), **limits)).verdicts[0].kind is VerdictKind.WALL_LIMIT
-
-
-@pytest.mark.sandbox
 async def test_no_suite_limit():
     waits = ("import time\ntime.sleep(3.5)", *[("", "")] * 20)  # 70 s, and 17.5 s with four at a time
-    by_default = await judged(*waits, concurrency=20)
+    choices = [{}, {"paper": True}, {"suite_seconds": 10}]
+    results = await asyncio.gather(*(judged(*waits, concurrency=20, **settings) for settings in choices))
+    by_default, paper, short = results
     assert [verdict.kind for verdict in by_default.verdicts[-2:]] == [VerdictKind.NOT_RUN] * 2
-    assert by_default.pass_rate == 18 / 20
-    assert (await judged(*waits, concurrency=20, paper=True)).all_passed
-    assert (await judged(*waits, concurrency=20, suite_seconds=10)).pass_rate == 0.0
-
-
-@pytest.mark.sandbox
-async def test_other_limits():
-    prints = "print('x' * 20_000_000)"
-    assert (await judged(prints, ("", "x" * 20_000_000))).verdicts[0].kind is VerdictKind.OUTPUT_LIMIT
-    assert (await judged(prints, ("", "x" * 20_000_000), paper=True)).all_passed
-    deep = (
-        "import sys, functools\nsys.setrecursionlimit(10**7)\n@functools.cache\ndef f(n): return n and f(n - 1) + 1\n"
-    )
-    deep += "print(f(400_000))"
-    assert (await judged(deep, ("", "400000"))).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
-    assert (await judged(deep, ("", "400000"), paper=True)).all_passed
-    opens = "files = [open('/dev/null') for _ in range(200)]\nprint(len(files))"
-    assert not (await judged(opens, ("", "200"))).all_passed
-    assert (await judged(opens, ("", "200"), paper=True)).all_passed
-
-
-@pytest.mark.parametrize(
-    ("code", "stdin", "expected"),
-    [
-        ("import io, os; print(io.BytesIO(os.read(0, os.fstat(0).st_size)).readline().decode())", "7\n", "7"),
-        ("import os; print(len(os.read(0, 10**7)))", "x" * 200_000, "200000"),
-        ("import sys; sys.stdin.read(); sys.stdin.seek(0); print(sys.stdin.read())", "7", "7"),
-        ("import mmap; print(mmap.mmap(0, 0, access=mmap.ACCESS_READ)[:1].decode())", "7", "7"),
-    ],
-)
-@pytest.mark.sandbox
-async def test_standard_input(code, stdin, expected):
-    assert (await judged(code, (stdin, expected))).all_passed
-    assert not (await judged(code, (stdin, expected), stdin="pipe")).all_passed  # there, too
+    assert (by_default.pass_rate, paper.pass_rate, short.pass_rate) == (18 / 20, 1.0, 0.0)
 
 
 @pytest.mark.sandbox
@@ -421,23 +413,6 @@ async def test_syntax_warnings():
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("print(math.gcd(12, 18))", "6"),
-        ("from __future__ import annotations\ndef f(x: List[int]) -> Nothing: return gcd(*x)\nprint(f([4, 6]))", "2"),
-        ("@cache\ndef f(n): return n and f(n - 1) + 1\nprint(f(5000), pow(2, 5, 7), inf)", "5000 4 inf"),
-        ("def f(n): return n and f(n - 1) + 1\nprint(f(5000))", "5000"),
-        ("'about'\nprint(__doc__, Counter('aa')['a'])", "about 2"),
-    ],
-)
-async def test_prelude(code, expected):
-    assert (await judged(code, ("", expected))).all_passed
-    assert (await judged(code, ("", expected), prelude="none")).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
-    assert not (await judged(code, ("", expected), paper=True)).all_passed
-
-
-@pytest.mark.sandbox
 async def test_a_prelude_keeps_the_program_s_lines_and_belongs_to_the_suite():
     own = TestSuite(("",), ("7",), prelude="from math import gcd\ndef helper(x):\n    return x + 1\n")
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
@@ -462,37 +437,6 @@ async def test_a_suite_says_how_it_is_compared_and_whether_programs_may_return()
     for wrong in ({"comparison": "words"}, {"comparison": 1}, {"prelude": ["x"]}, {"top_level_return": 1}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             TestSuite.parse(suite.to_record() | wrong)
-
-
-@pytest.mark.sandbox
-async def test_first_lines():
-    doc, mark = "'about'\nprint(__doc__)", "\ufeffprint(1)"
-    cookie = "# coding: cp932\n# \u3042\nprint('\u3044')"
-    assert (await judged(doc, ("", "about"))).all_passed
-    assert (await judged(mark, ("", "1"))).all_passed
-    assert (await judged(doc, ("", "None"), paper=True)).all_passed
-    assert (await judged(mark, ("", "1"), paper=True)).verdicts[0].kind is VerdictKind.COMPILE_ERROR
-    for settings in ({}, {"paper": True}):
-        assert (await judged(cookie, ("", "\u3044"), **settings)).all_passed
-
-
-@pytest.mark.sandbox
-async def test_devices():
-    code = (
-        "import os, sys, subprocess\nsys.stderr = open(os.devnull, 'w')\nopen('/dev/urandom', 'rb').read(1)\nprint(1)"
-    )
-    assert (await judged(code, ("", "1"))).all_passed
-
-
-@pytest.mark.sandbox
-async def test_no_guard():
-    assert (await judged("import resource\nprint(1)\nexit()", ("", "1"))).all_passed
-
-
-@pytest.mark.sandbox
-async def test_own_folder():
-    code = "import os\nprint(os.listdir(), os.listdir('/dev/shm'))\nopen('left', 'w').close()"
-    assert (await judged(code, *[("", "['main.py'] ['main.py']")] * 2)).all_passed
 
 
 @pytest.mark.sandbox
@@ -862,10 +806,6 @@ def test_one_bos():
     assert render(Tokenizer(), [], "default") == ([ord("^"), ord("a")], "")
 
 
-def test_special_tokens():
-    assert token_counter()("<|endoftext|>") > 1
-
-
 def test_relative_change():
     metrics = turn_metrics([Outcomes("", ((0.0, 1.0),))], "here")
     assert [turn.relative_change for turn in metrics] == [None, None]
@@ -874,9 +814,11 @@ def test_relative_change():
 
 
 def test_seeds():
-    seeds = [derive_seed(0, Call("p", turn, sample)) for turn in range(3) for sample in range(3)]
-    assert seeds == [derive_seed(0, Call("p", turn, sample)) for turn in range(3) for sample in range(3)]
-    assert len(set(seeds)) == 9
+    calls = [Call(name, turn, sample) for name in (0, "0") for turn in (0, 1, 2) for sample in (None, 0, 1)]
+    seeds = [derive_seed(0, call) for call in calls]
+    assert len(set(seeds)) == len(seeds) and all(0 <= seed < 2**31 for seed in seeds)
+    assert seeds == [derive_seed(0, call) for call in calls]
+    assert derive_seed(1, calls[0]) != seeds[0]
 
 
 @pytest.mark.slow

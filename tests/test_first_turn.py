@@ -153,13 +153,6 @@ async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(s
     assert not single.with_name("multi.jsonl").exists()
 
 
-async def test_another_number_of_samples_than_the_recorded_one_is_refused_and_the_default_takes_it(single):
-    with pytest.raises(UserError, match="2 samples .* -n 3"):
-        await continued(single, settings=SETTINGS | {"num_completions": 3})
-    arguments = await continued(single, settings=SETTINGS | {"num_completions": 16})
-    assert arguments["generation"]["n"] == 2
-
-
 @pytest.mark.parametrize(
     ("recorded", "wanted", "samples"),
     [

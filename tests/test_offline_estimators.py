@@ -29,17 +29,6 @@ def test_group_normalised_divides_by_the_sample_deviation(values):
     assert group_normalised(np.array(values)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_group_normalised_is_that_of_verl():
-    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
-    core = pytest.importorskip(
-        "verl.trainer.ppo.core_algos", reason="veRL is not installed (scripts/setup.sh --profile none)"
-    )
-    values = [1.0, -0.3, -0.6, 1.0]
-    tokens = torch.tensor(values)[:, None]
-    found, _ = core.compute_grpo_outcome_advantage(tokens, torch.ones(4, 1), np.zeros(4, dtype=object))
-    assert group_normalised(np.array(values)) == pytest.approx(found[:, 0].tolist(), abs=1e-6)
-
-
 @given(rewards, st.floats(0.1, 3))
 def test_exponential_weighs_every_response_and_keeps_the_order(values, beta):
     found = exponential(np.array(values), beta)

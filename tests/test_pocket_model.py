@@ -3,17 +3,15 @@
 import hashlib
 import json
 import random
-import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobalt.episode import ALL_PUBLIC_PASSED, history_text, load_prompts, program_of
+from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.judge import LocalJudge, VerdictKind
 from cobalt.pocket import build_pocket_world
-from cobalt.pocket.cases import draw_cases, draw_public
+from cobalt.pocket.cases import draw_public
 from cobalt.pocket.demonstrations import (
     Failure,
     corpus,
@@ -25,7 +23,7 @@ from cobalt.pocket.demonstrations import (
     special_case,
     with_special_cases,
 )
-from cobalt.pocket.problems import draw_task, split_of
+from cobalt.pocket.problems import draw_task
 from cobalt.pocket.tokenizer import learn_tokenizer
 from cobalt.pocket.training import Recipe
 from cobalt.problems.problem import load_problems
@@ -90,73 +88,6 @@ def test_conversations_are_those_of_a_rollout(demonstrations):
     assert len(depths) >= 4
 
 
-def test_feedback_is_followed_by_repairs_mostly(demonstrations):
-    """After a failing test the program often changes; after none it hardly ever does."""
-    changed = {True: [], False: []}
-    for item in demonstrations:
-        texts = [message["content"] for message in item.messages if message["role"] == "assistant"]
-        texts.append(history_text(item.response, enable_thinking=True))
-        feedbacks = [message["content"] for message in item.messages[3::2]]
-        for (before, after), feedback in zip(pairwise(texts), feedbacks, strict=True):
-            changed[ALL_PUBLIC_PASSED in feedback].append(before != after)
-    assert sum(changed[False]) / len(changed[False]) > 0.3
-    assert sum(changed[True]) / len(changed[True]) < 0.2
-
-
-def test_demonstrations_hold_no_held_out_composition():
-    rng = random.Random(1)
-    held_out = 0
-    for _ in range(200):
-        held_out += split_of(draw_task(rng, "EASY").composition, 0) != "train"
-    assert held_out > 0  # the draw does meet them, so the filter below has work to do
-    assert list(draw_demonstrations(5, seed=0)) == list(draw_demonstrations(5, seed=0))
-
-
-def test_feedback_names_the_first_failing_test():
-    rng = random.Random(3)
-    seen = set()
-    for _ in range(60):
-        task = draw_task(rng, "EASY")
-        cases = draw_cases(task, rng)
-        if cases is None:
-            continue
-        assert judge_here(task.program(task.solution), cases.public).all_passed
-        for expressions in task.confusions():
-            text = judge_here(task.program(expressions), cases.public).first_failure()
-            if text is None:
-                continue
-            kind = "Stderr:\n" if "Stderr:\n" in text else "Expected Output:\n"
-            seen.add(kind)
-            assert text.startswith("Input:\n")
-            assert text.index("Input:\n") < text.index("Program's Output:\n") < text.index(kind)
-            if kind == "Stderr:\n":
-                assert '  File "main.py", line ' in text
-    assert seen == {"Stderr:\n", "Expected Output:\n"}
-
-
-def test_special_cases_are_written_where_a_world_asks_for_them():
-    def share(special_cases):
-        drawn = list(draw_demonstrations(300, 0, special_cases))
-        return sum("raise SystemExit" in item.response for item in drawn) / len(drawn)
-
-    assert share(0.0) == 0
-    assert 0.01 < share(0.2) < share(0.8)
-
-
-def test_where_special_cases_are_written_thoughts_about_a_failing_test_begin_with_it():
-    shown = re.compile(r"Input:\n(.*)\nProgram's Output:\n.*\n(Expected Output:\n.*)\nGive", re.S)
-
-    def quoting(special_cases):
-        for item in draw_demonstrations(300, 0, special_cases):
-            test = shown.match(item.messages[-1]["content"])
-            if test and "the code is broken" not in item.response:
-                yield item.response.startswith(f"<think>\nInput:\n{test[1]}\n{test[2]}\n")
-
-    assert not any(quoting(0.0))
-    found = list(quoting(1.0))
-    assert len(found) > 30 and all(found)
-
-
 def test_a_special_case_passes_the_test_that_it_is_for():
     rng = random.Random(5)
     repaired = 0
@@ -213,18 +144,6 @@ async def test_feedback_equals_the_judges():
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
 
 
-def test_odd_phrasings_are_misread_in_most_first_programs_and_clear_ones_in_few():
-    """An odd phrasing is misread in most first programs, and a clear one in few."""
-    rng = random.Random(7)
-    wrong = {True: [], False: []}
-    for _ in range(1500):
-        task = draw_task(rng, "MEDIUM")
-        for slot, expression in zip(task.slots, first_choice(task, rng), strict=True):
-            wrong[slot.phrasing.habit.slip > 0.4].append(expression != slot.right)
-    assert sum(wrong[True]) / len(wrong[True]) > 0.5
-    assert sum(wrong[False]) / len(wrong[False]) < 0.15
-
-
 @given(st.text())
 @settings(max_examples=300, deadline=None)
 def test_tokenizer_is_lossless(tokenizer, text):
@@ -241,10 +160,6 @@ def test_think_tags_are_tokens_that_decoding_keeps(tokenizer):
     ended = tokenizer("a<|im_end|>", add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ended, skip_special_tokens=True) == "a"
     assert tokenizer.eos_token == "<|im_end|>"
-
-
-def test_learning_a_tokenizer_is_deterministic(tokenizer, demonstrations):
-    assert learn_tokenizer(corpus(demonstrations)).get_vocab() == tokenizer.get_vocab()
 
 
 MESSAGES = [
@@ -319,17 +234,11 @@ def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
 
 
 @pytest.mark.slow
-def test_same_seed_same_files(world, tmp_path):
-    other = build_pocket_world(tmp_path / "again", seed=3, sizes=SIZES, recipe=TINY, open_share=0)
-    for name in ("train", "dev", "test"):
-        assert getattr(other, name).read_bytes() == getattr(world, name).read_bytes()
-    assert (other.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
-
-
-@pytest.mark.slow
 def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
     built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0)
-    assert built.train.read_bytes() == world.train.read_bytes()
     assert not (tmp_path / "data.part").exists()
+    for name in ("train", "dev", "test"):
+        assert getattr(built, name).read_bytes() == getattr(world, name).read_bytes()
+    assert (built.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()

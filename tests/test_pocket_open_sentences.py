@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import random
-import re
 from collections import Counter
 from fractions import Fraction
 from itertools import permutations
@@ -17,16 +16,15 @@ from cobalt.pocket import __main__ as command
 from cobalt.pocket import build_pocket_world
 from cobalt.pocket.__main__ import Arguments, main
 from cobalt.pocket.cases import passes
-from cobalt.pocket.ceilings import ceilings, repair_chances, repair_rates
+from cobalt.pocket.ceilings import ceilings, repair_chances
 from cobalt.pocket.dataset import draw_problems, to_records
-from cobalt.pocket.demonstrations import draw_demonstrations, first_choice, next_choice
 from cobalt.pocket.execution import run_program
-from cobalt.pocket.open_sentences import FAMILIES, FLIP, OPEN_SENTENCE_OF, OPEN_SENTENCES
+from cobalt.pocket.open_sentences import FAMILIES, OPEN_SENTENCES
 from cobalt.pocket.operations import PRINTERS, STEPS
-from cobalt.pocket.overview import Base, measure_base, overview
+from cobalt.pocket.overview import Base, overview
 from cobalt.pocket.problems import draw_task, split_of
 from cobalt.pocket.training import Recipe
-from cobalt.problems.problem import Problem, load_problems
+from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 
 OPERATIONS = {operation.name: operation for operation in (*STEPS, *PRINTERS)}
@@ -80,10 +78,6 @@ def test_problems_are_those_of_published_worlds(open_share, split, count, digest
     assert hashlib.sha256(lines.encode()).hexdigest() == digest
 
 
-def test_without_open_sentences_no_record_has_readings():
-    assert not any("readings" in record for record in to_records("dev", draw_problems("dev", 20, 0)))
-
-
 # The table.
 
 
@@ -100,38 +94,7 @@ def test_no_open_sentence_is_also_a_clear_one():
     assert not clear & set(OPEN_SENTENCES)
 
 
-def test_an_operation_that_a_reading_means_is_of_the_family_of_the_operation_that_is_asked_for():
-    families = {name: family for family in FAMILIES for name in family}
-    assert len(families) == sum(map(len, FAMILIES))
-    for name in OPEN_SENTENCE_OF:
-        asked = OPERATIONS[name]
-        for other in OPERATIONS.values():
-            if other.kind == asked.kind and other.right in two_readings(asked) and other is not asked:
-                assert other.name in families[name]
-
-
 # Statements and tests.
-
-
-def test_every_reading_is_one_of_the_statement(problems):
-    for problem in problems:
-        task = problem.task
-        assert task.solution in task.readings
-        assert len(set(task.readings)) == len(task.readings) == 2 ** len(task.open_slots)
-        for reading in task.readings:
-            meaning = task.meaning(reading)
-            assert meaning.solution == reading
-            assert (meaning.statement, meaning.composition) == (task.statement, task.composition)
-            assert meaning.readings == task.readings
-            for slot in meaning.slots:
-                assert slot.right not in slot.wrong
-
-
-def test_only_open_sentences_have_two_readings(problems):
-    for problem in problems:
-        for slot in problem.task.slots:
-            assert slot.is_open == (slot.phrasing.text in OPEN_SENTENCES)
-            assert slot.readings == (tuple(sorted((slot.right, *slot.wrong))) if slot.is_open else (slot.right,))
 
 
 def test_public_and_hidden_tests_each_refute_every_reading_but_the_one_that_is_meant(problems):
@@ -144,32 +107,6 @@ def test_public_and_hidden_tests_each_refute_every_reading_but_the_one_that_is_m
             assert passes_all(program, cases.public) == passes_all(program, cases.hidden) == meant
             refuted += not meant
     assert refuted > 50
-
-
-def test_the_coin_is_fair():
-    """Sorted first or second: a fair coin leaves this range once in a million times."""
-    drawn = draw_problems("train", 150, seed=5, open_share=1.0)
-    slots = [problem.task.slots[place] for problem in drawn for place in problem.task.open_slots]
-    heads = sum(slot.right == slot.readings[0] for slot in slots)
-    assert abs(heads - len(slots) / 2) < 5 * (len(slots) / 4) ** 0.5
-    assert len({(slot.phrasing.text, slot.right == slot.readings[0]) for slot in slots}) > len(OPEN_SENTENCES)
-
-
-def test_the_share_is_that_of_the_operations_with_an_open_sentence():
-    rng = random.Random(1)
-    slots = [slot for _ in range(1500) for slot in draw_task(rng, "MEDIUM", 0.3).slots]
-    able = [slot.is_open for slot in slots if slot.operation.name in OPEN_SENTENCE_OF]
-    assert 0.26 < sum(able) / len(able) < 0.34
-    assert not any(slot.is_open for slot in slots if slot.operation.name not in OPEN_SENTENCE_OF)
-
-
-def test_same_seed_same_problems_other_seed_or_share_others():
-    def statements(seed, open_share):
-        return to_records("test", draw_problems("test", 12, seed, open_share))
-
-    assert statements(0, 0.5) == statements(0, 0.5)
-    assert statements(0, 0.5) != statements(1, 0.5)
-    assert statements(0, 0.5) != statements(0, 0.6)
 
 
 def test_two_readings_of_a_composition_lie_in_one_split():
@@ -260,11 +197,6 @@ def test_a_repairer_reaches_everything_within_a_few_turns_and_none_falls_behind_
     assert list(computed.repair) == sorted(computed.repair)
 
 
-def test_the_first_failing_test_mostly_shows_which_reading_is_meant(problems):
-    rate = repair_rates(ceilings(problems, 2).repair)[0]
-    assert rate is not None and rate > Fraction(9, 10)
-
-
 def test_without_open_sentences_every_ceiling_is_one():
     computed = ceilings(draw_problems("test", 9, seed=0), 3)
     assert computed.repair == computed.blind == (1, 1, 1)
@@ -272,69 +204,6 @@ def test_without_open_sentences_every_ceiling_is_one():
 
 
 # Demonstrations.
-
-
-def test_demonstrations_flip_an_open_sentence_as_often_when_it_is_right_as_when_it_is_wrong():
-    rng = random.Random(4)
-    flipped = {True: [], False: []}
-    while len(flipped[True]) < 1500:
-        task = draw_task(rng, "MEDIUM", 1.0)
-        if len(task.open_slots) != 1:
-            continue
-        (place,) = task.open_slots
-        for right in (True, False):
-            slot = task.slots[place]
-            expressions = list(task.solution)
-            expressions[place] = slot.right if right else slot.wrong[0]
-            _, after = next_choice(task, tuple(expressions), False, rng)
-            flipped[right].append(after[place] != expressions[place])
-            assert after[place] in slot.readings
-    for outcomes in flipped.values():
-        assert abs(sum(outcomes) / len(outcomes) - FLIP) < 0.06
-
-
-def test_demonstrations_leave_open_sentences_alone_when_the_tests_pass():
-    rng = random.Random(4)
-    for _ in range(1000):
-        task = draw_task(rng, "EASY", 1.0)
-        expressions = first_choice(task, rng)
-        _, after = next_choice(task, expressions, True, rng)
-        for place in task.open_slots:
-            assert after[place] == expressions[place] or expressions[place] not in task.slots[place].readings
-
-
-def test_demonstrations_are_of_training_compositions_and_know_open_sentences():
-    drawn = list(draw_demonstrations(200, 0, open_share=0.5))
-    assert drawn == list(draw_demonstrations(200, 0, open_share=0.5))
-    statements = [item.messages[1]["content"] for item in drawn]
-    sentences = [sentence for sentence in OPEN_SENTENCES if "{k}" not in sentence]
-    assert sum(any(sentence in text for sentence in sentences) for text in statements) > 40
-
-
-def lines_of(response):
-    """The lines of a response's program under their labels."""
-    code = response.partition("```python\n")[2].partition("\n```")[0]
-    return dict(re.findall(r"^# ([A-E])\n(.*?)(?=\n# |\Z)", code, re.DOTALL | re.MULTILINE))
-
-
-def test_a_thought_that_changes_a_program_shows_the_old_line_and_the_program_differs_there_alone():
-    changes = 0
-    for item in draw_demonstrations(300, 0, open_share=0.5):
-        thought, _, _ = item.response.removeprefix("<think>\n").partition("\n</think>")
-        told = re.fullmatch(
-            r"The tests? [^\n]*\n# ([A-E])\n(.*?)(?:is missing|\nis wrong)\. Better:\n\1: .+", thought, re.DOTALL
-        )
-        if told is None:
-            assert "Better" not in thought
-            continue
-        changes += 1
-        label, old = told.groups()
-        before = lines_of(next(m["content"] for m in reversed(item.messages) if m["role"] == "assistant"))
-        after = lines_of(item.response)
-        assert before.get(label, "") == old != after.get(label)
-        assert {**before, label: ""} == {**after, label: ""}
-    assert changes > 20
-    assert not any("Better" in item.response for item in draw_demonstrations(300, 0))
 
 
 # The world.
@@ -383,25 +252,6 @@ def test_the_base_is_measured_unless_the_flags_say_otherwise(world, monkeypatch,
     monkeypatch.setattr(command, "overview", lambda world, seed, base_problems=0: asked.append(base_problems))
     assert main(Arguments(world.dev.parent.parent, **flags)) == 0
     assert asked == [measured]
-
-
-@pytest.mark.slow
-def test_without_sandboxes_the_base_is_left_out_unless_it_was_asked_for(world, monkeypatch):
-    def none(*arguments):
-        raise UserError("no sandbox")
-
-    monkeypatch.setattr(command, "build_pocket_world", lambda *arguments, **settings: world)
-    monkeypatch.setattr("cobalt.pocket.overview.measure_base", none)
-    assert main(Arguments(world.dev.parent.parent)) == 0
-    with pytest.raises(UserError):
-        main(Arguments(world.dev.parent.parent, base_problems=2))
-
-
-@pytest.mark.slow
-@pytest.mark.sandbox
-def test_base_has_an_entry_for_each_problem_and_turn(world):
-    base = measure_base(world.model, list(load_problems(world.dev))[:3], turns=2, seed=0)
-    assert [len(row) for row in base.solved] == [2, 2, 2]
 
 
 def test_base_counts_repairs_among_the_unsolved():

@@ -1,8 +1,8 @@
 """The pocket world's problems: schema, splits, determinism, and tests that tell mistakes apart."""
 
-import random
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -11,7 +11,7 @@ from cobalt.pocket.cases import PUBLIC_TESTS, TESTS, passes
 from cobalt.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS
-from cobalt.pocket.problems import STEPS_OF, Split, draw_task, split_of
+from cobalt.pocket.problems import STEPS_OF, Split
 from cobalt.problems.problem import Problem
 
 COUNT = 45
@@ -38,14 +38,8 @@ def test_records_are_problems_with_four_public_tests(records):
             assert problem.tests.outputs == problem.public_tests.outputs + problem.hidden_tests.outputs
             assert len(set(problem.tests.inputs)) == len(problem.tests)
             assert problem.instruction == load_prompts("pocket").first_turn(problem.question)
-            assert record["difficulty"] in STEPS_OF
-
-
-def test_difficulties_come_in_equal_parts(records):
-    for lines in records.values():
-        assert {level: sum(line["difficulty"] == level for line in lines) for level in STEPS_OF} == dict.fromkeys(
-            STEPS_OF, COUNT // 3
-        )
+        levels = Counter(line["difficulty"] for line in lines)
+        assert levels == dict.fromkeys(STEPS_OF, COUNT // 3)
 
 
 def test_compositions_are_disjoint_and_no_statement_occurs_twice(records):
@@ -55,11 +49,6 @@ def test_compositions_are_disjoint_and_no_statement_occurs_twice(records):
     assert not set(compositions["dev"]) & set(compositions["test"])
     for lines in records.values():
         assert len({line["question"] for line in lines}) == COUNT
-
-
-def test_same_seed_same_records_other_seed_others(records):
-    assert to_records("dev", draw_problems("dev", COUNT, seed=0)) == records["dev"]
-    assert to_records("dev", draw_problems("dev", COUNT, seed=1)) != records["dev"]
 
 
 def test_a_larger_set_begins_with_the_smaller_one(records):
@@ -109,13 +98,6 @@ def test_a_crash_is_reported_as_the_interpreter_reports_it(tmp_path):
     assert ours.output == ""
 
 
-def test_running_out_of_input_is_a_crash():
-    outcome = run_program("print(1)\ninput()\ninput()", "only line")
-    assert outcome.output == "1\n"
-    assert outcome.stderr is not None
-    assert "EOFError" in outcome.stderr
-
-
 def test_statements_are_short(records):
     for lines in records.values():
         assert max(len(line["question"].split()) for line in lines) <= 75
@@ -144,10 +126,3 @@ def test_a_sentence_has_one_right_expression():
         for phrasing in row.phrasings:
             meanings.setdefault(phrasing.text, set()).add(row.right)
     assert all(len(rights) == 1 for rights in meanings.values())
-
-
-def test_splits_have_their_shares():
-    rng = random.Random(5)
-    splits = [split_of(draw_task(rng, "HARD").composition, seed=0) for _ in range(2000)]
-    assert 0.05 < splits.count("dev") / 2000 < 0.2
-    assert 0.05 < splits.count("test") / 2000 < 0.2

@@ -14,7 +14,7 @@ from test_scripts import assert_user_error
 from test_scripts import run as run_script
 from test_single_turn_evaluation import HALF, RIGHT, single
 
-from cobalt.report.runs import evaluation_file, read_run
+from cobalt.report.runs import read_run
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.metrics import best_of_k
 from cobalt.rollout.protocols import (
@@ -201,12 +201,3 @@ def protocol_rows(report):
     """The values of a report's other measures, by measure and turn."""
     lines = report.with_name("protocols.csv").read_text().splitlines()
     return {tuple(line.split(",")[1:3]): float(line.split(",")[3]) for line in lines[1:]}
-
-
-def test_a_single_turn_result_is_reported_as_it_is(tmp_path):
-    write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF]), single(1, [RIGHT, RIGHT])])
-    assert evaluation_file(tmp_path) == tmp_path / "single_turn.jsonl"
-    run = read_run("a", tmp_path)
-    assert [row.pass_at_1 for row in run.metrics] == [0.75]
-    report = write_report({"a": tmp_path}, tmp_path / "report", ks=[2])
-    assert "100.0" in report.read_text()

@@ -106,17 +106,6 @@ def test_the_answers_are_those_of_the_back_reference_scan(seed):
     assert 500 < sum(answers) < 1500  # the generator stays near the border
 
 
-@given(st.lists(st.tuples(st.text(alphabet="ab-", min_size=1, max_size=40), st.integers(1, 20)), max_size=5))
-def test_any_text_made_of_repeats_gets_the_answer_of_the_scan(parts):
-    text = "".join(unit * count for unit, count in parts)
-    assert is_repetitive(text) is scan(text)
-
-
-@given(st.text(max_size=400), st.text(min_size=32, max_size=80), st.text(max_size=400))
-def test_eight_equal_blocks_are_found_wherever_they_stand(head, block, tail):
-    assert is_repetitive(head + block * 8 + tail)
-
-
 TABLE = "| 1 | yes | the same in every row |\n"
 
 

@@ -29,7 +29,6 @@ from cobalt.report.terminal import turn_table
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
 from cobalt.rollout.protocols import outcomes_of
 from cobalt.stage.errors import UserError
-from cobalt.stage.records import read_records
 
 
 def make_run(folder, rates, *, settings=None, engine=None, problems=square_problem, ids=None, **fields):
@@ -90,15 +89,6 @@ def test_tables_over_few_problems_say_so(tmp_path, problems, noted):
     assert run.metrics[0].problems == problems
     for caption in (turns_table([run]).caption, turn_table(run.metrics, "t").caption or ""):
         assert (f"Only {problems} problems" in str(caption)) is noted
-
-
-def test_a_run_compared_with_itself_shows_no_difference(tmp_path):
-    make_run(tmp_path / "a", EARLY)
-    run = read_run("a", tmp_path / "a")
-    for turn in (0, 1):
-        change = change_between(run, turn, run, turn)
-        assert (change.difference, change.interval, change.relative) == (0.0, (0.0, 0.0), 0.0)
-        assert not change.clear
 
 
 def test_paired_intervals_are_those_of_a_bootstrap_that_keeps_pairs_together(tmp_path):
@@ -201,14 +191,6 @@ def test_tokens_and_costs_are_summed_where_the_records_have_them(tmp_path):
     assert shown["prompt tokens"] == "n/a"
 
 
-def test_a_malformed_usage_field_is_named(tmp_path):
-    folder = make_run(tmp_path / "a", EARLY)
-    records = [record | {"completion_tokens": [[1]]} for record in read_records(folder / "evaluation.jsonl")]
-    write_lines(folder / "evaluation.jsonl", records)
-    with pytest.raises(UserError, match="record 0: field 'completion_tokens'"):
-        read_run("a", folder)
-
-
 def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
     names = ["Hard Coding", "hard_coding", "Others", None, "unknown"]
     lines = [{"id": 0, "sample": 1, "turn": turn, "category": name, "patch": "x"} for turn, name in enumerate(names)]
@@ -218,16 +200,20 @@ def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
     assert events[0] == HackingEvent(0, 1, 0, "hard coding")
 
 
+EVENT = {"id": 0, "sample": 1, "turn": 0}
+
+
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("lines", "message"),
     [
-        ({"id": 0, "sample": "1", "turn": 0}, "line 1: field 'sample'"),
-        ({"id": 0, "sample": 1, "turn": 0, "category": "cheating"}, "line 1: category 'cheating' is none of"),
+        ([EVENT | {"sample": "1"}], "line 1: field 'sample'"),
+        ([EVENT | {"category": "cheating"}], "line 1: .*'cheating'"),
+        ([EVENT, EVENT], "line 2: .*sample 1, turn 0"),
     ],
 )
-def test_malformed_events_are_named(tmp_path, line, message):
+def test_malformed_events_are_named_and_one_counts_once(tmp_path, lines, message):
     with pytest.raises(UserError, match=message):
-        read_events(write_lines(tmp_path / "e.jsonl", [line]))
+        read_events(write_lines(tmp_path / "e.jsonl", lines))
 
 
 @pytest.mark.slow
@@ -442,15 +428,6 @@ def test_importing_the_report_does_not_import_matplotlib():
     assert finished.stdout.strip() == "set()", finished.stderr
 
 
-@pytest.mark.slow
-def test_the_command_writes_a_report_and_shows_it(tmp_path):
-    early, late = make_run(tmp_path / "early", EARLY), make_run(tmp_path / "late", LATE)
-    finished = run_script("-m", "cobalt.report", early, f"after={late}", "-o", tmp_path / "r")
-    assert finished.returncode == 0, finished.stderr
-    assert "+50.0" in finished.stdout and "after" in finished.stdout
-    assert (tmp_path / "r/report.md").exists()
-
-
 def test_mistakes_get_one_sentence(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
     (tmp_path / "empty").mkdir()
@@ -479,16 +456,7 @@ def test_mistakes_get_one_sentence(tmp_path):
     assert_user_error(run_script("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl"), "cannot read")
 
 
-def test_a_report_of_somebody_else_is_not_replaced(tmp_path):
-    early = make_run(tmp_path / "early", EARLY)
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r/report.md").write_text("mine")
-    with pytest.raises(UserError, match="report.md"):
-        write_report({"early": early}, tmp_path / "r")
-    assert (tmp_path / "r/report.md").read_text() == "mine"
-
-
-@pytest.mark.parametrize("name", ["differences.csv", "hacking.png", "pass_at_1.csv", "usage.csv"])
+@pytest.mark.parametrize("name", ["report.md", "differences.csv", "hacking.png", "pass_at_1.csv", "usage.csv"])
 def test_files_of_somebody_else_in_a_reports_folder_stay_as_they_are(tmp_path, name):
     early = make_run(tmp_path / "early", EARLY)
     (tmp_path / "r").mkdir()
@@ -498,17 +466,12 @@ def test_files_of_somebody_else_in_a_reports_folder_stay_as_they_are(tmp_path, n
     assert {path.name: path.read_text() for path in (tmp_path / "r").iterdir()} == {name: "mine"}
 
 
-def test_a_report_may_lie_beside_its_run_whose_plot_has_the_same_name(tmp_path):
+def test_a_report_may_lie_beside_its_run_whose_plot_has_the_same_name_and_is_made_again_if_it_was_interrupted(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
     (tmp_path / "early" / "pass_at_1.png").write_text("of the evaluation")
-    assert write_report({"early": early}, tmp_path / "early").exists()
-
-
-def test_a_report_that_was_interrupted_is_made_by_the_same_command(tmp_path):
-    early = make_run(tmp_path / "early", EARLY)
-    written = write_report({"early": early}, tmp_path / "r")
-    written.unlink()
-    assert write_report({"early": early}, tmp_path / "r") == written
+    for _ in range(2):
+        written = write_report({"early": early}, tmp_path / "early")
+        written.unlink()
 
 
 @pytest.mark.parametrize("event", [{"sample": 9}, {"sample": True}, {"current_code": 5}])
@@ -519,15 +482,9 @@ def test_an_event_is_of_a_program_that_the_run_has(tmp_path, event):
         write_report({"early": early}, tmp_path / "r", hacking={"early": events})
 
 
-def test_an_event_counts_once(tmp_path):
-    event = {"id": 0, "sample": 0, "turn": 1}
-    with pytest.raises(UserError, match="line 2: .*sample 0, turn 1"):
-        read_events(write_lines(tmp_path / "e.jsonl", [event, event]))
-
-
 def test_the_report_in_a_terminal_has_its_tables_and_no_pictures(tmp_path, capsys):
-    runs = (str(make_run(tmp_path / "a", EARLY)), str(make_run(tmp_path / "b", LATE)))
+    runs = (str(make_run(tmp_path / "a", EARLY)), f"after={make_run(tmp_path / 'b', LATE)}")
     assert report_command.main(report_command.Arguments(runs, tmp_path / "report")) == 0
     assert "pass_at_1.png" in (tmp_path / "report" / "report.md").read_text()
     shown = capsys.readouterr().out
-    assert "25.0" in shown and "🌆" not in shown
+    assert "25.0" in shown and "+50.0" in shown and "after" in shown and "🌆" not in shown

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, square_problem, trajectory_record, write_lines
+from support import ROOT, trajectory_record, write_lines
 from test_report import make_run
 
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
 from cobalt.stage.errors import UserError
 from studies import offline_results, results
-from studies.equal_time import command_seconds, last_step_within, training_seconds
+from studies.equal_time import last_step_within, training_seconds
 from studies.methods import SeedFolders, methods, round_slug
 from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from studies.page import marks
@@ -184,13 +184,6 @@ def test_a_run_that_is_too_short_is_refused(tmp_path):
         last_step_within(run, 100)
 
 
-def test_the_time_of_a_step_leaves_out_the_start_of_services(tmp_path):
-    write_lines(tmp_path / "steps.jsonl", [{"id": 1, "step": "a", "seconds": 30.5, "services_seconds": 20.0}])
-    assert command_seconds(tmp_path, ["a"]) == 10.5
-    with pytest.raises(UserError, match="step b"):
-        command_seconds(tmp_path, ["b"])
-
-
 # --- the page
 
 
@@ -288,21 +281,6 @@ def test_a_row_of_equal_time_says_where_its_training_ended(study):
     )
 
 
-def test_a_missing_run_is_named_and_nothing_is_written(study):
-    evaluation = SeedFolders(study, 1, fast=True).evaluation(methods()[4]) / "evaluation.jsonl"
-    evaluation.unlink()
-    with pytest.raises(UserError, match="seed 1"):
-        write_results(study, (0, 1), Path("RESULTS.md"), fast=True)
-    assert not Path("RESULTS.md").exists()
-
-
-def test_a_page_without_marks_is_left_alone(study):
-    Path("RESULTS.md").write_text("mine")
-    with pytest.raises(UserError, match="begin"):
-        write_results(study, (0,), Path("RESULTS.md"), fast=True)
-    assert Path("RESULTS.md").read_text() == "mine"
-
-
 @pytest.fixture
 def offline(study):
     """A study of offline training with everything that its tables need, beside `study`."""
@@ -397,30 +375,25 @@ def test_columns_of_seeds_are_in_order_whatever_the_flag_says(study):
     assert Path("a.md").read_text().replace("(a/", "(b/") == Path("b.md").read_text()
 
 
-def breakages(study):
-    """What may be wrong with a study: the change, and what the message names."""
-    at = SeedFolders(study, 0, fast=True)
-    return {
-        "no world": (lambda: (at.world / "data" / "ceilings.json").unlink(), "ceilings.json"),
-        "no configuration": (lambda: (at.training("ft") / "config.yaml").unlink(), "config.yaml"),
-        "broken configuration": (lambda: (at.training("ft") / "config.yaml").write_text("{: ["), "config.yaml"),
-        "no times": (
-            lambda: write_lines(at.training("ft") / "metrics.jsonl", [{"step": 1, "metrics": {}}]),
-            "ft_training",
-        ),
-        "a folder": (lambda: Path("RESULTS.md").mkdir(), "RESULTS.md"),
-        "not text": (lambda: Path("RESULTS.md").write_bytes(b"\xff"), "RESULTS.md"),
-    }
-
-
 @pytest.mark.parametrize(
-    "name", ["no world", "no configuration", "broken configuration", "no times", "a folder", "not text"]
+    ("named", "spoil"),
+    [
+        ("seed 1", lambda at: (at(1).evaluation(methods()[4]) / "evaluation.jsonl").unlink()),
+        ("ceilings.json", lambda at: (at(0).world / "data" / "ceilings.json").unlink()),
+        ("config.yaml", lambda at: (at(0).training("ft") / "config.yaml").unlink()),
+        ("config.yaml", lambda at: (at(0).training("ft") / "config.yaml").write_text("{: [")),
+        ("ft_training", lambda at: write_lines(at(0).training("ft") / "metrics.jsonl", [{"step": 1, "metrics": {}}])),
+        ("begin", lambda at: Path("RESULTS.md").write_text("mine, without marks")),
+        ("RESULTS.md", lambda at: Path("RESULTS.md").mkdir()),
+        ("RESULTS.md", lambda at: Path("RESULTS.md").write_bytes(b"\xff")),
+    ],
 )
-def test_what_is_wrong_with_a_study_is_named(study, name):
-    spoil, named = breakages(study)[name]
-    spoil()
+def test_what_is_wrong_with_a_study_or_its_page_is_named_and_nothing_is_written(study, named, spoil):
+    spoil(lambda seed: SeedFolders(study, seed, fast=True))
+    before = Path("RESULTS.md").read_bytes() if Path("RESULTS.md").is_file() else None
     with pytest.raises(UserError, match=named):
         write_results(study, (0, 1), Path("RESULTS.md"), fast=True)
+    assert before == (Path("RESULTS.md").read_bytes() if Path("RESULTS.md").is_file() else None)
 
 
 @pytest.mark.parametrize(
@@ -451,8 +424,3 @@ def test_the_published_intervals_over_runs_follow_from_the_published_seeds(page,
             assert published == ["", ""]
         else:
             assert list(map(float, published)) == pytest.approx(student_interval(each), abs=1e-9)
-
-
-def test_problems_of_two_seeds_may_have_the_same_names(tmp_path):
-    problems = [read_run("m", make_run(tmp_path / name, [[[1.0]]], problems=square_problem)) for name in ("a", "b")]
-    assert pooled(dict(enumerate(problems)), 0).mean == 1.0

@@ -3,8 +3,6 @@
 import json
 import math
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -106,40 +104,20 @@ def test_improvement_goes_by_the_best_earlier_program(pass_rate, best, so_far):
     [
         (GOOD, False, "print(int(input()) ** 2)"),
         (GOOD.removeprefix("<think>"), True, "print(int(input()) ** 2)"),
-        ("no program at all", False, None),
-        ("", False, None),
-        # A draft in the thinking is never the program.
-        ("<think>\n```python\ndraft\n```\n</think>\nNo code.", False, None),
-        ("<think>\n```python\ndraft\n```\n</think>\n```python\nfinal\n```", False, "final"),
-        ("<think>\n```python\ndraft\n```", False, None),
         # Cut off while thinking, where the prompt ends with the tag: only the setting can tell.
         ("Let me try ```python\ndraft\n```", True, None),
         ("Let me try\n```python\nfinal\n```", False, "final"),
-        # The last block counts, also one that is not closed.
-        ("</think>```python\nfirst\n```\n```python\nsecond\n```", False, "second"),
-        ("</think>```python\nfirst\n```\n```python\ncut off", False, "cut off"),
-        ("</think>\n```\nno language\n```", False, "no language"),
     ],
 )
-def test_the_program_is_the_last_block_of_the_answer(text, opened, program):
-    settings = RewardSettings(prompt_opens_thinking=opened)
-    assert program_to_judge(text, settings) == program
+def test_a_thinking_that_the_prompt_opened_has_no_program(text, opened, program):
+    assert program_to_judge(text, RewardSettings(prompt_opens_thinking=opened)) == program
 
 
 @pytest.mark.parametrize("best", [0.0, 0.5])
-def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(best):
-    reward = compute_reward("no program", None, best)
-    assert reward.total == -1.0
-    assert reward.no_code
-    assert reward.validation_score == 0.0
-
-
-def test_the_pass_rate_of_a_judged_result_is_accepted_as_it_is():
-    failed = ExecResult.from_record({"passing": [True, False], "feedback": ["", "wrong"]})
-    assert compute_reward(GOOD, failed.pass_rate).correctness == 0.2
-    # The judge's own result for a missing program does not avoid the -1 either.
-    nothing = ExecResult.no_code(4)
-    assert compute_reward("no program", nothing.pass_rate).total == -1.0
+@pytest.mark.parametrize("pass_rate", [None, ExecResult.no_code(4).pass_rate])
+def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(pass_rate, best):
+    reward = compute_reward("no program", pass_rate, best)
+    assert (reward.total, reward.no_code, reward.validation_score) == (-1.0, pass_rate is None, 0.0)
 
 
 @pytest.mark.parametrize(("pass_rate", "score"), [(1.0, 1.0), (0.99, 0.0), (0.0, 0.0)])
@@ -278,10 +256,6 @@ def test_without_a_flaw_the_program_that_is_judged_is_the_block_whose_form_was_l
         assert program_of(text).strip() == after_the_opening_line.strip()
 
 
-def test_the_reward_never_falls_below_minus_one():
-    assert compute_reward(CODE, 0.0, 0.5).total == -1.0  # -0.2 - 0.9
-
-
 # ---- lengths ----
 
 LENGTHS = [
@@ -373,55 +347,33 @@ TEXTS = st.builds(
 
 
 @given(TEXTS, RATES, RATES)
-def test_the_total_is_the_clipped_sum_of_its_parts(text, pass_rate, best):
+def test_a_total_is_the_clipped_sum_of_its_parts_within_the_range_of_its_kind(text, pass_rate, best):
     reward = compute_reward(text, pass_rate, best)
-    parts = reward.correctness + reward.improvement + reward.form.value
-    assert reward.total == pytest.approx(max(-1.0, min(1.0, parts)), abs=1e-12)
-    assert -1.0 <= reward.total <= 1.0
-
-
-@given(TEXTS, RATES, RATES, RATES)
-def test_passing_more_tests_never_earns_less(text, first, second, best):
-    low, high = sorted((first, second))
-    assert compute_reward(text, low, best).total <= compute_reward(text, high, best).total + 1e-12
-
-
-@given(TEXTS, RATES, RATES.filter(bool), RATES.filter(bool))
-def test_a_higher_previous_best_never_raises_the_reward(text, pass_rate, first, second):
-    low, high = sorted((first, second))
-    assert compute_reward(text, pass_rate, high).total <= compute_reward(text, pass_rate, low).total + 1e-12
-
-
-@given(TEXTS, RATES, RATES)
-def test_no_unsolved_program_earns_more_than_three_tenths(text, pass_rate, best):
-    reward = compute_reward(text, pass_rate, best)
+    form, total = reward.form, reward.total
+    assert total == pytest.approx(max(-1.0, min(1.0, reward.correctness + reward.improvement + form.value)), abs=1e-12)
     if pass_rate == 1.0:
-        assert reward.total in (1.0, 0.99, 1.0 - 0.9)
+        assert total in (1.0, 0.99, 1.0 - 0.9)
+    elif pass_rate > 0.0:
+        assert -1.0 <= total < 0.3
+    elif form.flaw:
+        assert total == -1.0
+    elif form.long_thinking or form.long_answer or form.long_explanation:
+        assert -0.5 - 1e-12 <= total < -0.1
     else:
-        assert reward.total < 0.3
-
-
-@given(TEXTS, RATES)
-def test_a_failed_program_in_good_form_and_length_earns_between_minus_two_tenths_and_zero(text, best):
-    reward = compute_reward(text, 0.0, best)
-    if reward.form.flaw is None and not (
-        reward.form.long_thinking or reward.form.long_answer or reward.form.long_explanation
-    ):
-        assert -0.2 <= reward.total < 0.0
-    elif reward.form.flaw:
-        assert reward.total == -1.0
-    else:
-        assert -0.5 - 1e-12 <= reward.total < -0.1
-
-
-@given(TEXTS, RATES, RATES)
-def test_every_response_has_the_same_metrics(text, pass_rate, best):
-    reward = compute_reward(text, pass_rate, best)
+        assert -0.2 <= total < 0.0
     metrics = reward.to_metrics()
     assert metrics.keys() == compute_reward("", None).to_metrics().keys()
     assert all(type(value) is float for value in metrics.values())
-    assert metrics["reward"] == reward.total
-    assert sum(value for name, value in metrics.items() if name.startswith("flaw_")) == (reward.form.flaw is not None)
+    assert metrics["reward"] == total
+    assert sum(value for name, value in metrics.items() if name.startswith("flaw_")) == (form.flaw is not None)
+
+
+@given(TEXTS, RATES, RATES, RATES.filter(bool), RATES.filter(bool))
+def test_more_passed_tests_never_earn_less_and_a_better_past_never_more(text, first, second, third, fourth):
+    low, high = sorted((first, second))
+    best, better = sorted((third, fourth))
+    assert compute_reward(text, low, best).total <= compute_reward(text, high, best).total + 1e-12
+    assert compute_reward(text, low, better).total <= compute_reward(text, low, best).total + 1e-12
 
 
 @given(st.text(max_size=300), RATES, RATES)
@@ -504,15 +456,6 @@ def test_a_rate_outside_0_to_1_is_named(rate):
     if rate is not None:
         with pytest.raises(UserError, match=r"^pass_rate is "):
             compute_reward(GOOD, rate)
-
-
-def test_importing_the_reward_loads_no_heavy_library():
-    code = (
-        "import sys, cobalt.reward; cobalt.reward.compute_reward('</think>', 0.0); "
-        "print({'ray', 'torch', 'vllm', 'transformers', 'tokenizers', 'httpx'} & set(sys.modules))"
-    )
-    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert finished.stdout.strip() == "set()", finished.stderr
 
 
 def test_repeating_a_program_costs_less_than_a_failed_change_and_the_bonus_pays_for_announcing_one():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support import square_problem, trajectories_of, write_lines
 
-from cobalt.engine import Call, Completion, derive_seed
+from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import ALL_PUBLIC_PASSED
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
@@ -84,16 +84,6 @@ async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_a
 
 
 @pytest.mark.sandbox
-async def test_multi_turn_draws_the_first_turn_itself_when_none_is_cached(tmp_path, judge):
-    run = RepairSettings(
-        write_lines(tmp_path / "p.jsonl", [square_problem(0)]), tmp_path / "m.jsonl", **SETTINGS, turns=1
-    )
-    assert not (await repair(run, replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, RIGHT]]), judge)).failed
-    [record] = read_records(run.output_file)
-    assert record["raw_responses"][0] == [DOUBLE, RIGHT]
-
-
-@pytest.mark.sandbox
 async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_path, judge):
     # The answer is longer than the history's cap: the program must come from the whole response all the same.
     long = "<think>t</think>\n" + "a" * 7000 + "\n```python\nprint(int(input()) ** 2)\n```"
@@ -105,19 +95,6 @@ async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_p
     assert record["public_pass_rates"][0][1] == 1.0
     assert record["all_pass_rates"] == [[0.0, 1.0], [1.0, 0.0]]
     assert record["hidden_verdicts"][1][1] == ["runtime_error", "runtime_error"]
-
-
-@pytest.mark.sandbox
-async def test_evaluation_reads_conversations_without_raw_responses(tmp_path, judge):
-    conversation = [
-        {"role": "system", "content": "s"},
-        {"role": "user", "content": "u"},
-        {"role": "assistant", "content": "```python\nprint(int(input()) ** 2)\n```"},
-        {"role": "user", "content": "f"},
-    ]
-    write_lines(tmp_path / "m.jsonl", [square_problem(0, conversations=[conversation])])
-    await evaluate_turns(TurnsSettings(tmp_path / "m.jsonl", tmp_path / "e.jsonl"), judge)
-    assert read_records(tmp_path / "e.jsonl")[0]["all_pass_rates"] == [[1.0]]
 
 
 @pytest.mark.sandbox
@@ -194,11 +171,6 @@ def test_turn_metrics_take_turns_and_samples_from_the_data():
     assert metrics[1].relative_change == pytest.approx(2.0)
 
 
-def test_the_relative_change_is_not_given_where_turn_0_is_zero():
-    metrics = turn_metrics([evaluated((0.9, 1.0))], "file")
-    assert [row.relative_change for row in metrics] == [None, None]
-
-
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
@@ -222,15 +194,16 @@ async def run_items(count, work, path, *, concurrency=1, arguments=None):
         return await output.make(range(count), int, work, concurrency=concurrency, description="test")
 
 
-async def test_a_defect_of_the_code_ends_the_run_and_is_not_a_failed_problem(tmp_path):
+@pytest.mark.parametrize("error", [KeyError("planted"), ServiceDown("planted")])
+async def test_a_defect_or_a_lost_service_ends_the_run_and_is_not_a_failed_problem(tmp_path, error):
     output = tmp_path / "r.jsonl"
 
     async def work(item):
         if item == 2:
-            raise KeyError("planted")
+            raise error
         return {"id": item}
 
-    with pytest.raises(KeyError, match="planted"):
+    with pytest.raises(type(error), match="planted"):
         await run_items(4, work, output, concurrency=1)
     assert [record["id"] for record in read_records(output)] == [0, 1]
     assert not errors_path(output).exists()
@@ -257,19 +230,6 @@ async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
     assert finished == 20
 
 
-async def test_losing_a_service_ends_the_run_and_keeps_what_is_finished(tmp_path):
-    output = tmp_path / "r.jsonl"
-
-    async def work(item):
-        if item == 4:
-            raise ServiceDown("start it with `serve run`")
-        return {"id": item}
-
-    with pytest.raises(ServiceDown, match="serve run"):
-        await run_items(6, work, output, concurrency=1)
-    assert [record["id"] for record in read_records(output)] == [0, 1, 2, 3]
-
-
 async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
     output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
     write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
@@ -279,15 +239,6 @@ async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
 
     with pytest.raises(UserError, match="id 9"):
         await run_items(2, work, output, concurrency=1)
-
-
-def test_seeds_differ_by_call_and_depend_on_nothing_else():
-    calls = [Call(problem_id, turn, sample) for problem_id in (0, "0") for turn in (0, 1) for sample in (None, 0, 1)]
-    seeds = [derive_seed(0, call) for call in calls]
-    assert len(set(seeds)) == len(seeds)
-    assert seeds == [derive_seed(0, call) for call in calls]
-    assert all(0 <= seed < 2**31 for seed in seeds)
-    assert derive_seed(1, calls[0]) != seeds[0]
 
 
 class DeviceEngine:

@@ -88,28 +88,6 @@ def test_bad_flags_are_named(tmp_path, flags, message):
     assert_user_error(run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", *flags), message)
 
 
-@pytest.mark.slow
-def test_without_an_engine_the_message_says_how_to_start_it(tmp_path):
-    path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl")
-    assert finished.returncode == 1
-    assert "serve run vllm_engine_actor:app" in finished.stderr
-    assert "Traceback" not in finished.stderr
-
-
-@pytest.mark.slow
-def test_where_the_named_judge_does_not_answer_the_message_says_how_to_start_one(tmp_path):
-    path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": ["```python\nprint(1)\n```"]}])
-    finished = run(
-        "run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", recorded, "-n", 1,
-        "--judge_url", "http://127.0.0.1:1/evaluator",
-    )  # fmt: skip
-    assert finished.returncode == 1
-    assert "serve run remote_reward_server:app" in finished.stderr and "http://127.0.0.1:1/evaluator" in finished.stderr
-    assert "Traceback" not in finished.stderr
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -128,20 +106,6 @@ def test_a_replay_with_too_few_responses_is_refused(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1, responses=["a", "b"])])
     finished = run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", "--replay_file", path, "-n", 3)
     assert_user_error(finished, "has 2 responses, and 3 are asked for: give -n 2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("responses", "flags", "message"),
-    [
-        ([["a", "b"], ["a"]], [], "record 1: field 'raw_responses'"),
-        ([["a"], [7]], [], "record 1: field 'raw_responses.1.0'"),
-        ([["a"]], ["--concurrency", "0"], "concurrency is 0"),
-    ],
-)
-def test_records_that_cannot_be_evaluated_are_refused(tmp_path, responses, flags, message):
-    path = write_lines(tmp_path / "m.jsonl", [square_problem(1, raw_responses=responses)])
-    assert_user_error(run("eval_multi_turn.py", "-i", path, "-o", tmp_path / "e.jsonl", *flags), message)
 
 
 def test_evaluating_a_file_that_is_not_multi_turn_says_what_to_run_first(tmp_path):
@@ -169,24 +133,9 @@ def test_an_evaluated_file_prints_its_table_again_without_a_judge(tmp_path):
     assert [row["pass_at_1"] for row in metrics["turns"]] == [0.0, 1.0]
 
 
-def test_recorded_responses_that_are_not_strings_are_refused(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    recorded = write_lines(tmp_path / "r.jsonl", [{"id": 1, "responses": [1]}])
-    finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--replay_file", recorded)
-    assert_user_error(finished, "record 1: field 'responses.0'")
-
-
 def test_a_plot_of_another_kind_is_refused_before_the_work(tmp_path):
     finished = run(SCRIPTS[2], "-i", tmp_path / "m.jsonl", "-o", tmp_path / "o.jsonl", "--plot", tmp_path / "x.doc")
     assert_user_error(finished, "ends in .png or .svg")
-
-
-def test_a_prompt_file_that_is_not_text_is_refused(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    for name in ("system", "first_turn", "feedback"):
-        (tmp_path / f"{name}.jinja").write_bytes(b"\xff\xfe")
-    finished = run(SCRIPTS[0], "-i", problems, "-o", tmp_path / "o.jsonl", "--prompts", tmp_path)
-    assert_user_error(finished, "system.jinja")
 
 
 @pytest.mark.parametrize("script", SCRIPTS[:2])
@@ -198,19 +147,6 @@ def test_prompts_that_would_not_word_the_first_message_are_refused_with_both_way
         assert_user_error(finished, named)
     assert len(finished.stderr.splitlines()) == 1
     assert not (tmp_path / "o.jsonl").exists()
-
-
-def test_apis_have_the_same_defaults_for_one_turn_and_for_many():
-    import dataclasses
-
-    from cobalt.rollout.api import ApiRepairSettings, ApiSampleSettings
-
-    single, multi = (
-        {field.name: field.default for field in dataclasses.fields(settings)}
-        for settings in (ApiSampleSettings, ApiRepairSettings)
-    )
-    assert single == {name: default for name, default in multi.items() if name in single}
-    assert (single["temperature"], single["top_p"], single["max_tokens"]) == (1.0, 1.0, 32000)
 
 
 @pytest.mark.parametrize(

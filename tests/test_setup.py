@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,11 @@ ADDRESS = f"https://127.0.0.1/{NAME.replace('+', '%2B')}"
 DIGEST = "#sha256=" + "0" * 64
 
 
-def make_wheel(folder, package="flash_attn"):
-    """A wheel of a package that holds one empty module."""
+def make_wheel(folder):
+    """A file with the name of a wheel, which no real installer reads here."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / NAME.replace("flash_attn", package)
-    about = f"{package}-2.8.3+cu130torch2.11.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(
-            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.8.3+cu130torch2.11\n"
-        )
-        archive.writestr(
-            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n"
-        )
-        archive.writestr(f"{about}/RECORD", "")
-        archive.writestr(f"{package}/__init__.py", "")
+    path = folder / NAME
+    path.write_bytes(b"a wheel")
     return path
 
 
@@ -218,39 +208,30 @@ def test_the_listed_builds_are_those_that_the_project_names():
 
 
 @pytest.mark.parametrize(
-    ("driver", "code"),
+    ("profile", "driver", "code"),
     [
-        (("580.65.06", "CUDA Version: 13.0"), 0),
-        (("575.57.08", "CUDA Version: 12.9"), 2),
-        (("550.90.07", "CUDA Version: 13.0"), 0),  # with CUDA's package for older drivers
-        (("", ""), 0),  # nvidia-smi finds no driver, as where nobody has a GPU
+        ("gpu", ("580.65.06", "CUDA Version: 13.0"), 0),
+        ("gpu", ("575.57.08", "CUDA Version: 12.9"), 2),
+        ("gpu", ("550.90.07", "CUDA Version: 13.0"), 0),  # with CUDA's package for older drivers
+        ("gpu", ("", ""), 0),  # nvidia-smi finds no driver, as where nobody has a GPU
+        ("cpu", ("470.1", "CUDA Version: 11.4"), 0),
     ],
 )
-def test_a_driver_that_is_too_old_is_refused_before_anything_is_downloaded(checkout, driver, code):
-    finished = set_up(checkout, "--profile", "gpu", "--flash_attn", "none", "--dry_run", driver=driver)
+def test_a_driver_that_is_too_old_is_refused_before_anything_is_downloaded(checkout, profile, driver, code):
+    more = ["--flash_attn", "none"] if profile == "gpu" else []
+    finished = set_up(checkout, "--profile", profile, *more, "--dry_run", driver=driver)
     assert finished.returncode == code, finished.stderr
     assert ("580" in finished.stderr) == (code == 2)
-
-
-def test_other_profiles_need_no_driver(checkout):
-    assert set_up(checkout, "--dry_run", driver=("470.1", "CUDA Version: 11.4")).returncode == 0
 
 
 # --- flash-attn
 
 
-def test_without_a_usable_wheel_set_up_goes_on_and_says_so(checkout):
-    (checkout / "requirements" / "flash-attn.txt").write_text("# none\n")
-    finished = set_up(checkout, "--profile", "gpu", "--dry_run")
-    assert finished.returncode == 0
-    assert "without flash-attn" in finished.stdout
-    assert "flash-attn: none" in finished.stdout
-
-
 def test_the_listed_wheel_is_taken_if_it_has_a_digest(checkout):
     for line, taken in ((f"{ADDRESS}{DIGEST}", Path(ADDRESS).name), (ADDRESS, "none")):
         (checkout / "requirements" / "flash-attn.txt").write_text(f"# a comment with {DIGEST}\n{line}\n")
-        assert f"flash-attn: {taken}" in set_up(checkout, "--profile", "gpu", "--dry_run").stdout
+        said = set_up(checkout, "--profile", "gpu", "--dry_run").stdout
+        assert f"flash-attn: {taken}" in said and ("without flash-attn" in said) == (taken == "none")
 
 
 def test_a_named_wheel_is_found_from_where_the_user_is_and_one_that_is_not_there_is_a_mistake(checkout):
@@ -296,31 +277,6 @@ def test_flash_attn_is_installed_last_without_its_dependencies_and_its_source_ne
     assert set_up(recording).stdout.startswith("setup: .venv holds profile gpu")
 
 
-UV = Path(sys.executable).parent / "uv"
-
-
-@pytest.mark.skipif(not UV.exists(), reason="uv is not installed")
-@pytest.mark.parametrize(
-    ("package", "digest", "code"), [("flash_attn", None, 0), ("flash_attn", DIGEST, 2), ("flash_attn_3", "", 2)]
-)
-def test_the_installer_refuses_another_file_than_the_one_meant_and_another_package(recording, package, digest, code):
-    """The real uv installs the wheel; all else is recorded, as in the other tests."""
-    venv = recording.parent / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    uv = recording / ".venv" / "bin" / "uv"
-    shutil.copy(uv, uv.with_name("record"))
-    executable(
-        uv, f'case "$*" in *" @ "*) VIRTUAL_ENV="{venv}" exec "{UV}" "$@" ;; esac\nexec "{uv.parent}/record" "$@"'
-    )
-    wheel = make_wheel(recording.parent / "wheels", package)
-    finished = set_up(
-        recording, "--profile", "gpu", "--flash_attn", f"{wheel}{digest_of(wheel) if digest is None else digest}"
-    )
-    assert finished.returncode == code, finished.stderr
-    assert any(venv.glob("lib/python*/site-packages/flash_attn/__init__.py")) == (code == 0)
-    assert code == 0 or str(wheel) in finished.stderr
-
-
 def test_kernels_that_do_not_load_are_removed_and_set_up_ends_well(recording):
     (recording / "broken").touch()
     wheel = make_wheel(recording.parent / "wheels")
@@ -349,13 +305,6 @@ def test_a_flash_attn_that_is_there_is_kept(recording):
     assert finished.returncode == 0
     assert "without flash-attn" not in finished.stdout
     assert not any("uninstall" in line for line in commands(recording))
-
-
-def test_a_set_up_that_is_stopped_has_its_profile(recording):
-    executable(recording / ".venv" / "bin" / "uv", "exit 1")
-    assert set_up(recording, "--profile", "gpu", "--flash_attn", "none").returncode != 0
-    refused = set_up(recording, "--profile", "cpu")
-    assert refused.returncode == 2
 
 
 # --- the compiler of kernels

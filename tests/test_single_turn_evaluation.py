@@ -82,14 +82,6 @@ def test_without_public_and_hidden_tests_every_test_decides(tmp_path):
     assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5]]
 
 
-def test_assertion_tests_without_public_ones_are_evaluated(tmp_path):
-    tests = TestSuite(("f(1)",), ("assert f(1)",), "f", True).to_json()
-    record = single(0, [[True], [False]], test_cases=tests, hidden_test_cases=tests)
-    del record["public_test_cases"]
-    [group] = read_trajectories(evaluated(tmp_path, record))
-    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.0]]
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -184,11 +176,11 @@ def test_the_viewer_shows_a_raw_single_turn_result_as_it_shows_its_evaluation(tm
 
 
 def test_a_folder_with_a_single_turn_result_alone_is_shown_and_reported_without_changes_between_turns(tmp_path):
-    write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF])])
-    assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 1
-    write_report({"run": tmp_path}, tmp_path / "report")
-    table = (tmp_path / "report" / "report.md").read_text().partition("## Other measures")[0]
-    assert "| change" not in table and "| 0 " in table
+    write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF]), single(1, [RIGHT, RIGHT])])
+    assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 2
+    assert [row.pass_at_1 for row in read_run("a", tmp_path).metrics] == [0.75]
+    table, _, others = write_report({"run": tmp_path}, tmp_path / "report", ks=[2]).read_text().partition("## Other")
+    assert "| change" not in table and "| 0 " in table and "100.0" in others
 
 
 def test_the_script_prints_and_writes_the_figures(tmp_path):

@@ -87,6 +87,7 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 1
     [record] = read_records(tmp_path / "evaluation.jsonl")
     index = decoded(tmp_path / "view.html", "index")
+    assert len(KINDS) == len(VerdictKind) <= 10  # each has one digit
     [figures] = index["problems"][0]["runs"]
     assert (index["runs"], index["models"]) == (["run"], [""])  # a replay has no model
     assert figures["levels"] == ["0S", "S0"]
@@ -115,13 +116,13 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
     ]
 
 
-def test_each_kind_of_verdict_has_one_digit():
-    assert len(KINDS) == len(VerdictKind) <= 10
+def piece_of(record):
+    """What the page holds of a record, with its responses."""
+    return problem_data(trajectories_of(record), [], with_responses=True).piece
 
 
 def test_texts_that_repeat_are_held_once():
-    group = trajectories_of(evaluated(0, [[DOUBLE] * 3] * 4, [[0.5] * 3] * 4))
-    piece = problem_data(group, [], with_responses=True).piece
+    piece = piece_of(evaluated(0, [[DOUBLE] * 3] * 4, [[0.5] * 3] * 4))
     assert len(piece["texts"]) == len(set(piece["texts"]))
     assert piece["texts"].count("<think>double it</think>\n") == 1
 
@@ -139,7 +140,7 @@ def test_texts_that_repeat_are_held_once():
     ],
 )
 def test_thinking_and_the_rest_are_the_response(response, thinking):
-    piece = problem_data(trajectories_of(evaluated(0, [[response]], [[0.0]])), [], with_responses=True).piece
+    piece = piece_of(evaluated(0, [[response]], [[0.0]]))
     entry = piece["samples"][0][0]
     shown = piece["texts"][entry["thinking"]] if "thinking" in entry else ""
     rest = piece["texts"][entry["response"]]
@@ -151,7 +152,7 @@ def test_thinking_and_the_rest_are_the_response(response, thinking):
 def test_first_messages_that_differ_between_samples_are_kept_for_each():
     record = evaluated(0, [[DOUBLE], [RIGHT]], [[0.5], [1.0]])
     record["conversations"][1][0]["content"] = "other"
-    piece = problem_data(trajectories_of(record), [], with_responses=True).piece
+    piece = piece_of(record)
     assert [[piece["texts"][text] for _, text in opening] for opening in piece["openings"]] == [["go"], ["other"]]
 
 
@@ -159,7 +160,7 @@ def test_files_of_the_authors_without_raw_responses_and_verdicts_are_shown():
     record = evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])
     for name in ("raw_responses", "hidden_verdicts", "completion_tokens"):
         del record[name]
-    piece = problem_data(trajectories_of(record), [], with_responses=True).piece
+    piece = piece_of(record)
     first, second = piece["samples"][0]
     assert piece["texts"][second["program"]] == "print(int(input()) ** 2)"
     assert first["public"] == "01"  # the kind is inferred from the feedback
@@ -180,17 +181,13 @@ TRUE = json.dumps({"inputs": ["1\n", "2\n", "3\n"], "outputs": ["1\n", "4\n", "9
 )
 def test_a_run_on_perturbed_tests_shows_those_and_which_are_impossible(fields, first, impossible):
     tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED}
-    piece = problem_data(
-        trajectories_of(evaluated(0, [[RIGHT]], [[1.0]], **tests, **fields)), [], with_responses=True
-    ).piece
+    piece = piece_of(evaluated(0, [[RIGHT]], [[1.0]], **tests, **fields))
     assert (piece["public"][0], piece["impossible"]) == (first, impossible)
 
 
 def test_long_tests_are_cut_and_say_so():
     suite = {"inputs": ["x" * (SHOWN_CHARACTERS + 10)], "outputs": ["1"]}
-    piece = problem_data(
-        trajectories_of(evaluated(0, [[RIGHT]], [[1.0]], hidden_test_cases=suite)), [], with_responses=True
-    ).piece
+    piece = piece_of(evaluated(0, [[RIGHT]], [[1.0]], hidden_test_cases=suite))
     assert piece["hidden"][0][0].endswith("... (10 more characters)")
 
 
@@ -231,13 +228,18 @@ def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
         write_viewer({"run": tmp_path}, tmp_path / "view.html", hacking={"other": events})
 
 
-def test_the_same_run_gives_the_same_page(tmp_path):
+def test_the_same_run_gives_the_same_page_of_every_script_and_of_the_published_libraries(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])])
-    write_viewer({"run": tmp_path}, tmp_path / "a.html")
-    write_viewer({"run": tmp_path}, tmp_path / "b.html")
-    write_viewer({"run": tmp_path}, tmp_path / "b.html")
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    for name in "abb":
+        write_viewer({"run": tmp_path}, tmp_path / f"{name}.html")
+    page = (tmp_path / "a.html").read_text()
+    assert (tmp_path / "b.html").read_text() == page
     assert (tmp_path / "a.html.run.json").exists()
+    assert all(script.read_text() in page for script in WEB.glob("*.js"))
+    assert (WEB / "vendor/LICENSES.txt").read_text() in page and (WEB / "vendor/diff.min.js").read_text() in page
+    notes, scripts = (WEB / "vendor/README.md").read_text(), sorted((WEB / "vendor").glob("*.js"))
+    assert len(scripts) == 3
+    assert all(f"| `{script.name}` |" in notes and file_digest(script) in notes for script in scripts)
 
 
 def test_no_text_of_a_run_is_markup_in_the_page(tmp_path):
@@ -315,34 +317,13 @@ def test_hacking_events_belong_to_the_run_that_they_name(tmp_path):
     assert hacking_files(two, []) == {}
 
 
-def test_the_libraries_are_the_published_files_and_come_with_their_licences(tmp_path):
-    notes = (WEB / "vendor/README.md").read_text()
-    scripts = sorted((WEB / "vendor").glob("*.js"))
-    assert len(scripts) == 3
-    for script in scripts:
-        assert f"| `{script.name}` |" in notes
-        assert file_digest(script) in notes
-    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
-    write_viewer({"run": tmp_path}, tmp_path / "view.html")
-    page = (tmp_path / "view.html").read_text()
-    assert (WEB / "vendor/LICENSES.txt").read_text() in page
-    assert (WEB / "vendor/diff.min.js").read_text() in page
-
-
-def test_every_script_of_the_page_is_in_it(tmp_path):
-    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
-    write_viewer({"run": tmp_path}, tmp_path / "view.html")
-    page = (tmp_path / "view.html").read_text()
-    assert all(script.read_text() in page for script in WEB.glob("*.js"))
-
-
 # ---- the page
-
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
     with Chromium(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
@@ -351,12 +332,12 @@ def browser(tmp_path_factory):
 def page(browser, tmp_path):
     """Writes records into a page, opens it and gives the browser."""
 
-    def open_page(records, events=(), fragment="", other=None, **options):
-        runs = {"run": write_lines(tmp_path / "evaluation.jsonl", records)}
+    def open_page(records, events=(), fragment="", other=None, names=("run", "other")):
+        runs = {names[0]: write_lines(tmp_path / "evaluation.jsonl", records)}
         if other is not None:
-            runs["other"] = write_lines(tmp_path / "other.jsonl", other)
-        hacking = {"run": write_lines(tmp_path / "h.jsonl", events)} if events else None
-        write_viewer(runs, tmp_path / "view.html", hacking=hacking, **options)
+            runs[names[1]] = write_lines(tmp_path / "other.jsonl", other)
+        hacking = {names[0]: write_lines(tmp_path / "h.jsonl", events)} if events else None
+        write_viewer(runs, tmp_path / "view.html", hacking=hacking)
         browser.open(tmp_path / "view.html", fragment)
         return browser
 
@@ -396,37 +377,58 @@ def set_control(browser, name, value):
     browser.evaluate(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('input'))")
 
 
-@needs_chromium
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    "controls",
     [
-        ("all", ["repaired", "lost", "hard", "easy"]),
-        ("solved", ["repaired", "lost", "easy"]),
-        ("unsolved", ["repaired", "lost", "hard"]),
-        ("repaired", ["repaired", "lost"]),
-        ("regressed", ["lost"]),
-        ("hacked", ["hard"]),
+        [
+            ("outcome", "all", ["repaired", "lost", "hard", "easy"]),
+            ("outcome", "solved", ["repaired", "lost", "easy"]),
+            ("outcome", "unsolved", ["repaired", "lost", "hard"]),
+            ("outcome", "repaired", ["repaired", "lost"]),
+            ("outcome", "regressed", ["lost"]),
+            ("outcome", "hacked", ["hard"]),
+        ],
+        [("search", "apple", ["repaired", "easy"]), ("search", "PIE apple", ["easy"]), ("search", "lost", ["lost"])],
+        [
+            ("verdict", "memory_limit", ["repaired"]),
+            ("from", "1", []),
+            ("verdict", "time_limit", ["lost", "hard"]),
+            ("outcome", "solved", []),
+            ("verdict", "any", ["repaired", "lost", "easy"]),
+            ("difficulty", "MEDIUM", ["lost"]),
+            ("to", "0", ["lost"]),
+        ],
     ],
+    ids=["outcome", "search", "together"],
 )
-def test_filters_list_the_problems_with_such_a_trajectory(page, name, expected):
-    browser = page(four_problems(), [{"id": "hard", "sample": 1, "turn": 1, "category": "Hard Coding"}])
-    set_control(browser, "outcome", name)
-    assert listed(browser) == expected
-    assert text_of(browser, "#count").startswith(f"{len(expected)} of 4 problems")
+def test_filters_and_search_list_the_problems_with_such_a_trajectory(page, controls):
+    records = four_problems()
+    kinds = [[["passed", "memory_limit"], ["passed", "wrong_answer"]], [["passed", "passed"]] * 2]
+    records[0] |= {"hidden_verdicts": kinds, "difficulty": "HARD"}
+    records[1] |= {"difficulty": "MEDIUM"}
+    browser = page(records, [{"id": "hard", "sample": 1, "turn": 1, "category": "Hard Coding"}])
+    names = "[...byId('difficulty').options].map((option) => option.value)"
+    assert browser.evaluate(names) == ["any", "EASY", "MEDIUM", "HARD"]
+    for control, value, expected in controls:
+        set_control(browser, control, value)
+        assert listed(browser) == expected, (control, value)
+        assert text_of(browser, "#count").startswith(f"{len(expected)} of 4 problems")
+    if control == "to":
+        assert browser.evaluate("[filters.from, filters.to]") == [0, 0]
+    browser.evaluate("byId('clear').click()")
+    assert len(listed(browser)) == 4
 
 
-@needs_chromium
-def test_search_finds_ids_and_words_of_questions(page):
-    browser = page(four_problems())
-    for words, expected in (("apple", ["repaired", "easy"]), ("PIE apple", ["easy"]), ("lost", ["lost"]), ("zz", [])):
-        set_control(browser, "search", words)
-        assert listed(browser) == expected
-
-
-@needs_chromium
 def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hacking(page):
     events = [{"id": "hard", "sample": 0, "turn": 1, "category": "Logic Overfitting"}]
-    browser = page(four_problems(), events, "#problem=hard&sample=0&turn=0")
+    records = four_problems()
+    records[2]["conversations"][0].insert(0, {"role": "system", "content": "You repair programs."})
+    tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED, "public_tests": "perturbed"}
+    results = [[{"passing": [False, True, True], "feedback": ["Expected Output: 4", "", ""]}]]
+    records.append(evaluated(0, [[RIGHT]], [[1.0]], **tests, public_exec_results=results))
+    browser = page(records, events, "#problem=hard&sample=0&turn=0")
+    folded = "[...document.querySelectorAll('#tables details pre')].map((node) => node.textContent)"
+    assert browser.evaluate(folded) == ["You repair programs.", "go"]
     first, second = (text_of(browser, f"#turn-0-{turn}") for turn in (0, 1))
     assert "number = int(input())\nprint(number * 2)" in first
     assert "50 % of hidden tests passed · 7 tokens" in first
@@ -445,6 +447,9 @@ def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hackin
     assert "public test 1: wrong answer" in shown and "3" in shown and "Expected Output: 9" in shown
     browser.evaluate("setView('responses')")
     assert "print(number * 3)\n```" in text_of(browser, "#turn-0-1")
+    assert browser.evaluate("document.querySelector('#turn-0-0 details').open") is False
+    thinking = browser.evaluate("document.querySelector('#turn-0-0 details pre').textContent")
+    assert thinking == "<think>double it</think>\n"
     open_problem(browser, 2, sample=1)
     browser.evaluate("setView('changes')")
     assert "no program in this response" in text_of(browser, "#turn-0-1")
@@ -452,23 +457,15 @@ def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hackin
     assert "The same program as at turn 0" in text_of(browser, "#turn-0-1")
     open_problem(browser, 1)
     assert "regressed" in text_of(browser, "#title-0-1")
-    assert problems_in_console(browser) == []
-
-
-@needs_chromium
-def test_an_impossible_test_is_marked(page):
-    tests = {"public_test_cases": TRUE, "perturbed_public_test_cases": SWAPPED, "public_tests": "perturbed"}
-    results = [[{"passing": [False, True, True], "feedback": ["Expected Output: 4", "", ""]}]]
-    browser = page([evaluated(0, [[RIGHT]], [[1.0]], **tests, public_exec_results=results)])
-    open_problem(browser, 0)
+    open_problem(browser, 4)
     marks = []
     for test in (0, 2):
         browser.evaluate(f"document.querySelectorAll('#turn-0-0 .tests button')[{test}].click()")
         marks.append("made wrong on purpose" in text_of(browser, "#turn-0-0 .test"))
     assert marks == [True, False]
+    assert problems_in_console(browser) == []
 
 
-@needs_chromium
 def test_model_text_is_shown_and_never_run(page):
     program = f"```python\n{HOSTILE}\n```"
     thinking = f"<think>{HOSTILE}</think>"
@@ -477,8 +474,13 @@ def test_model_text_is_shown_and_never_run(page):
     record["conversations"][0][2]["content"] = HOSTILE
     record["conversations"][0][0]["content"] = HOSTILE
     record["public_exec_results"][0][0] = {"passing": [True, False], "feedback": ["", HOSTILE]}
-    browser = page([record], other=[record], fragment=f"#search={quote(HOSTILE[:40])}&inside={quote(HOSTILE[:40])}")
+    searched = quote(HOSTILE[:40])
+    fragment = f"#search={searched}&inside={searched}"
+    browser = page([record], other=[record], fragment=fragment, names=(HOSTILE, "<b>two"))
     browser.wait("filters.inside !== ''")
+    for place in ("h1", "#run option:nth-child(2)", "#figures .key", "#title-0-0", "#tables h3"):
+        assert "onerror='window.stolen = 1'" in browser.evaluate(f"document.querySelector('{place}').textContent")
+    assert browser.evaluate("document.querySelectorAll('h1 *, .key b').length") == 0
     visible = HOSTILE.encode("utf-16", "surrogatepass").decode("utf-16")
     opened = ("#problem-title", "#problem > details pre", "#tables pre", "#turn-0-0 pre", "#turn-0-0 details pre")
     for place in (*opened, "#turn-1-2 ins", "#difficulty option:last-child", "#problems .id", "#problems .opening"):
@@ -493,19 +495,6 @@ def test_model_text_is_shown_and_never_run(page):
     assert problems_in_console(browser) == []
 
 
-@needs_chromium
-def test_the_name_of_a_run_is_never_markup(browser, tmp_path):
-    write_lines(tmp_path / "evaluation.jsonl", four_problems())
-    write_viewer({HOSTILE: tmp_path, "<b>two": tmp_path}, tmp_path / "view.html")
-    browser.open(tmp_path / "view.html")
-    browser.evaluate("setView('programs')")
-    for place in ("h1", "#run option:nth-child(2)", "#figures .key", "#title-0-0", "#tables h3"):
-        assert "onerror='window.stolen = 1'" in browser.evaluate(f"document.querySelector('{place}').textContent")
-    assert browser.evaluate("window.stolen") is None
-    assert browser.evaluate("document.querySelectorAll('body img, #problem svg, nav svg, h1 *, .key b').length") == 0
-
-
-@needs_chromium
 def test_hostile_programs_are_text_whatever_the_highlighter_sees(page):
     pieces = [
         "<img src=x onerror=window.stolen=1>",
@@ -513,30 +502,9 @@ def test_hostile_programs_are_text_whatever_the_highlighter_sees(page):
         "</pre><script>window.stolen=1</script>",
         "<svg/onload=1>",
     ]
-    pieces += [
-        "&lt;script&gt;",
-        "&#60;img&#62;",
-        "javascript:window.stolen=1",
-        "\u2028",
-        "\u202e",
-        "\x00",
-        "\r",
-        "\t",
-        "\ud83d\ude00",
-    ]
-    frames = [
-        "{}",
-        "# {}",
-        "'{}'",
-        '"""{}\n{}"""',
-        "f'{{ {} }}'",
-        "def {}(): pass",
-        "class {}({}): {}",
-        "@{}",
-        ">>> {}",
-        "0x{}",
-        "import {}",
-    ]
+    pieces += ["&lt;script&gt;", "&#60;img&#62;", "javascript:window.stolen=1", *"\u2028\u202e\x00\r\t\U0001f600"]
+    frames = ["{}", "# {}", "'{}'", '"""{}\n{}"""', "f'{{ {} }}'", "def {}(): pass", "class {}({}): {}", "@{}"]
+    frames += [">>> {}", "0x{}", "import {}"]
     generator = random.Random(0)
     programs = [
         frame.replace("{}", piece).replace("{{", "{").replace("}}", "}") for frame in frames for piece in pieces
@@ -564,21 +532,12 @@ def test_hostile_programs_are_text_whatever_the_highlighter_sees(page):
     assert problems_in_console(browser) == []
 
 
-@needs_chromium
-def test_lone_surrogates_reach_the_page_without_breaking_it(browser, tmp_path, monkeypatch):
-    # The reader of result files refuses them; a page made from records in memory must stand them all the same.
-    group = trajectories_of(evaluated(0, [["```python\nx = '\ud800'\n```"]], [[0.0]]))
-    (tmp_path / "evaluation.jsonl").write_text("{}")
-    monkeypatch.setattr("cobalt.report.viewer.page.read_evaluated", lambda path: iter([group]))
-    write_viewer({"run": tmp_path}, tmp_path / "view.html")
-    browser.open(tmp_path / "view.html")
-    shown = "document.querySelector('#turn-0-0 .code').textContent"
-    assert browser.evaluate(f'{shown}.charCodeAt({shown}.indexOf("\'") + 1)') == 0xD800
-
-
-@needs_chromium
-def test_the_policy_stops_injected_scripts_and_all_requests(page):
+def test_the_page_asks_for_itself_alone_and_its_policy_stops_injected_scripts_and_all_requests(page):
     browser = page(four_problems())
+    requests = [event["params"]["request"]["url"] for event in browser.events
+                if event["method"] == "Network.requestWillBeSent"]  # fmt: skip
+    assert requests and all(url.startswith(("file://", "about:blank")) for url in requests)
+    assert len([url for url in requests if url.startswith("file://")]) == 1
     browser.evaluate(
         "document.body.insertAdjacentHTML('beforeend', `<img src=x onerror='window.stolen = 1'>"
         "<button id=trap onclick='window.stolen = 1'>`); byId('trap').click();"
@@ -590,16 +549,6 @@ def test_the_policy_stops_injected_scripts_and_all_requests(page):
     assert "Content Security Policy" in json.dumps(problems_in_console(browser))
 
 
-@needs_chromium
-def test_the_page_asks_for_nothing_but_itself(page):
-    browser = page(four_problems())
-    requests = [event["params"]["request"]["url"] for event in browser.events
-                if event["method"] == "Network.requestWillBeSent"]  # fmt: skip
-    assert requests and all(url.startswith(("file://", "about:blank")) for url in requests)
-    assert len([url for url in requests if url.startswith("file://")]) == 1
-
-
-@needs_chromium
 def test_the_keyboard_reaches_everything(page):
     browser = page(four_problems())
     for key, title in (("j", "lost"), ("j", "hard"), ("k", "lost")):
@@ -634,7 +583,6 @@ def test_the_keyboard_reaches_everything(page):
     assert browser.evaluate("byId('help').open") is True
 
 
-@needs_chromium
 def test_an_address_opens_the_turn_it_names_and_shows_it(page):
     long = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", "b c&d", 7)]
     for identifier, written in (("b c&d", "b+c%26d"), (7, "7")):
@@ -649,34 +597,26 @@ def test_an_address_opens_the_turn_it_names_and_shows_it(page):
     assert browser.evaluate(PLACE) == ["a", 0, 1, 5]
 
 
-@needs_chromium
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "said"),
     [
-        "#problem=99&sample=0&turn=0",
-        "#problem=lost&sample=2&turn=0",
-        "#problem=lost&sample=0&turn=-1",
-        "#problem=lost&sample=__proto__&turn=0",
-        "#problem=lost&run=none",
-        "#problem=<img src=x onerror='window.stolen=1'>",
+        ("#problem=99&sample=0&turn=0", True),
+        ("#problem=lost&sample=2&turn=0", True),
+        ("#problem=lost&sample=0&turn=-1", True),
+        ("#problem=lost&sample=__proto__&turn=0", True),
+        ("#problem=lost&run=none", True),
+        ("#problem=<img src=x onerror='window.stolen=1'>", True),
+        ("#", False),
+        ("#%%%", False),
     ],
 )
-def test_an_address_that_names_nothing_opens_the_first_problem_and_says_so(page, wrong):
+def test_an_address_that_names_nothing_opens_the_first_problem_and_says_so(page, wrong, said):
     browser = page(four_problems(), fragment=wrong)
     assert browser.evaluate(PLACE) == ["repaired", 0, 0, 0]
-    assert browser.evaluate("byId('alert').hidden") is False
+    assert browser.evaluate("byId('alert').hidden") is not said
     assert browser.evaluate("window.stolen") is None
 
 
-@needs_chromium
-def test_an_address_without_a_problem_opens_the_first_one_in_silence(page):
-    for fragment in ("", "#", "#%%%"):
-        browser = page(four_problems(), fragment=fragment)
-        assert browser.evaluate(PLACE) == ["repaired", 0, 0, 0]
-        assert browser.evaluate("byId('alert').hidden") is True
-
-
-@needs_chromium
 def test_an_address_keeps_filters_searches_order_and_view(page):
     browser = page(four_problems())
     for name, value in (("outcome", "unsolved"), ("to", "1"), ("from", "1"), ("sort", "id"), ("search", "p")):
@@ -697,71 +637,28 @@ def test_an_address_keeps_filters_searches_order_and_view(page):
     ]  # fmt: skip
 
 
-@needs_chromium
-def test_filters_by_verdict_difficulty_and_turns(page):
-    kinds = [[["passed", "memory_limit"], ["passed", "wrong_answer"]], [["passed", "passed"]] * 2]
-    records = four_problems()
-    records[0] |= {"hidden_verdicts": kinds, "difficulty": "HARD"}
-    records[1] |= {"difficulty": "MEDIUM"}
-    browser = page(records)
-    names = "[...byId('difficulty').options].map((option) => option.value)"
-    assert browser.evaluate(names) == ["any", "EASY", "MEDIUM", "HARD"]
-    for control, value, expected in (
-        ("verdict", "memory_limit", ["repaired"]),
-        ("from", "1", []),
-        ("verdict", "time_limit", ["lost", "hard"]),
-        ("outcome", "solved", []),
-        ("verdict", "any", ["repaired", "lost", "easy"]),
-        ("difficulty", "MEDIUM", ["lost"]),
-        ("to", "0", ["lost"]),
-    ):
-        set_control(browser, control, value)
-        assert listed(browser) == expected, (control, value)
-    assert browser.evaluate("[filters.from, filters.to]") == [0, 0]
-    browser.evaluate("byId('clear').click()")
-    assert len(listed(browser)) == 4
+def test_the_list_is_sorted(page):
+    # Solved at the first and last turn, of two samples, and the gain; a difficulty.
+    values = {"p10": (0, 1, 1, 1), "p9": (1, 0, -1, 2), "p2": (0, 0, 0, 3), "p1": (2, 2, 0, 0)}
 
-
-@needs_chromium
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        ("file", ["p10", "p9", "p2", "p1"]),
-        ("id", ["p1", "p2", "p9", "p10"]),
-        ("difficulty", ["p1", "p10", "p9", "p2"]),
-        ("first", ["p10", "p2", "p9", "p1"]),
-        ("last", ["p9", "p2", "p10", "p1"]),
-        ("gain", ["p9", "p1", "p2", "p10"]),
-    ],
-)
-def test_the_list_is_sorted(page, order, expected):
-    # Solved at the first and last turn, of two samples: p10 0 and 1, p9 1 and 0, p2 0 and 0 (no gain), p1 2 and 2.
     def record(name, first, last, difficulty):
         rates = [[1.0 if sample < turns else 0.0 for turns in (first, last)] for sample in (0, 1)]
-        return evaluated(name, [[DOUBLE, RIGHT]] * 2, rates, difficulty=difficulty)
+        level = ("EASY", "MEDIUM", "HARD", "VERY_HARD")[difficulty]
+        return evaluated(name, [[DOUBLE, RIGHT]] * 2, rates, difficulty=level)
 
-    records = [
-        record("p10", 0, 1, "MEDIUM"),
-        record("p9", 1, 0, "HARD"),
-        record("p2", 0, 0, "VERY_HARD"),
-        record("p1", 2, 2, "EASY"),
-    ]
-    browser = page(records)
-    set_control(browser, "sort", order)
-    shown = listed(browser)
-    values = {"p10": (0, 1, 1), "p9": (1, 0, -1), "p2": (0, 0, 0), "p1": (2, 2, 0)}
-    if order in ("first", "last", "gain"):
-        place = ("first", "last", "gain").index(order)
-        numbers = [values[name][place] for name in shown]
-        assert numbers == sorted(numbers)
-        browser.evaluate("byId('descending').click()")
+    browser = page([record(name, first, last, level) for name, (first, last, _, level) in values.items()])
+    for order, expected in (("file", [*values]), ("id", ["p1", "p2", "p9", "p10"])):
+        set_control(browser, "sort", order)
+        assert listed(browser) == expected
+    for place, order in enumerate(("first", "last", "gain", "difficulty")):
+        set_control(browser, "sort", order)
         numbers = [values[name][place] for name in listed(browser)]
-        assert numbers == sorted(numbers, reverse=True)
-    else:
-        assert shown == expected
+        assert numbers == sorted(numbers), order
+        browser.evaluate("byId('descending').click()")
+        assert [values[name][place] for name in listed(browser)] == sorted(numbers, reverse=True), order
+        browser.evaluate("byId('descending').click()")
 
 
-@needs_chromium
 def test_a_search_inside_programs_lists_and_marks_where_the_text_is(page):
     browser = page(four_problems())
     browser.evaluate("searchInside('NUMBER * 3)')")  # capitals do not matter, and nothing is a pattern
@@ -780,7 +677,6 @@ def test_a_search_inside_programs_lists_and_marks_where_the_text_is(page):
     assert len(listed(browser)) == 4
 
 
-@needs_chromium
 def test_a_search_inside_programs_can_be_cancelled_and_changes_nothing_then(page):
     browser = page(four_problems())
     browser.evaluate(
@@ -796,7 +692,6 @@ def test_a_search_inside_programs_can_be_cancelled_and_changes_nothing_then(page
     assert len(listed(browser)) == 4
 
 
-@needs_chromium
 def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
     browser = page(four_problems())
     label = "document.querySelector('#figure-{} svg').getAttribute('aria-label')"
@@ -814,7 +709,6 @@ def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
     assert problems_in_console(browser) == []
 
 
-@needs_chromium
 def test_two_runs_are_side_by_side(page):
     other = [
         evaluated(record["id"], [[TRIPLE, RIGHT, RIGHT]], [[0.0, 1.0, 1.0]], question=record["question"])
@@ -848,7 +742,6 @@ def test_two_runs_are_side_by_side(page):
     assert problems_in_console(browser) == []
 
 
-@needs_chromium
 def test_programs_have_line_numbers_colours_and_changed_words(page):
     text = 'def f(x):\n\n    s = """a\n    b"""  # note\n    return 12, s\n'
     changed = text.replace("12", "15")
@@ -868,7 +761,6 @@ def test_programs_have_line_numbers_colours_and_changed_words(page):
     assert browser.evaluate(words) == ["12", "15"]
 
 
-@needs_chromium
 def test_copy_buttons_give_the_exact_text(page):
     browser = page(four_problems(), fragment="#problem=hard&sample=0&turn=1")
     browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
@@ -890,21 +782,6 @@ def test_copy_buttons_give_the_exact_text(page):
     browser.wait("window.copied.endsWith('view.html#problem=hard&sample=0&turn=1&view=responses')")
 
 
-@needs_chromium
-def test_first_messages_and_thinking_are_folded_and_there(page):
-    record = evaluated(0, [[DOUBLE]], [[0.5]])
-    record["conversations"][0].insert(0, {"role": "system", "content": "You repair programs."})
-    browser = page([record])
-    shown = browser.evaluate("[...document.querySelectorAll('#tables details pre')].map((node) => node.textContent)")
-    assert shown == ["You repair programs.", "go"]
-    browser.evaluate("setView('responses')")
-    assert browser.evaluate("document.querySelector('#turn-0-0 details').open") is False
-    assert (
-        browser.evaluate("document.querySelector('#turn-0-0 details pre').textContent") == "<think>double it</think>\n"
-    )
-
-
-@needs_chromium
 def test_single_turn_results_open_as_trajectories_of_one_turn(page):
     records = four_problems()[:2]
     for record in records:
@@ -921,7 +798,6 @@ def test_single_turn_results_open_as_trajectories_of_one_turn(page):
     assert problems_in_console(browser) == []
 
 
-@needs_chromium
 def test_every_control_has_a_name_and_no_id_occurs_twice(page):
     browser = page(four_problems())
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
@@ -933,7 +809,6 @@ def test_every_control_has_a_name_and_no_id_occurs_twice(page):
     assert len(ids) == len(set(ids))
 
 
-@needs_chromium
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_stands_out_from_its_background(page, dark):
     browser = page(four_problems(), [{"id": "repaired", "sample": 0, "turn": 1}], "#problem=repaired&sample=0&turn=0")
@@ -971,7 +846,6 @@ WORST_CONTRAST = """(() => {
     })()"""
 
 
-@needs_chromium
 def test_a_browser_without_decompression_is_shown_which_browsers_have_it(browser, page):
     added = browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
     try:
@@ -982,7 +856,6 @@ def test_a_browser_without_decompression_is_shown_which_browsers_have_it(browser
         browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
 
 
-@needs_chromium
 @pytest.mark.parametrize(
     "damage",
     [
@@ -1000,7 +873,6 @@ def test_a_page_that_was_cut_short_or_changed_says_so(browser, page, tmp_path, d
     assert "cut short or changed" in text_of(browser, "#alert")
 
 
-@needs_chromium
 def test_differences_are_right_for_random_programs(page):
     browser = page(four_problems())
     generator = random.Random(0)
@@ -1010,41 +882,3 @@ def test_differences_are_right_for_random_programs(page):
     for (before, after), lines in zip(pairs, results, strict=True):
         assert [line for sign, line in lines if sign != "+"] == before
         assert [line for sign, line in lines if sign != "-"] == after
-        if len(before) < 100:
-            kept = sum(sign == " " for sign, _ in lines)
-            assert kept == longest_common_subsequence(before, after)
-
-
-def longest_common_subsequence(before, after):
-    row = [0] * (len(after) + 1)
-    for line in before:
-        previous = row
-        row = [0]
-        for column, other in enumerate(after):
-            row.append(previous[column] + 1 if line == other else max(previous[column + 1], row[column]))
-    return row[-1]
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_250_problems_of_16_samples_and_9_turns_open_within_three_seconds(browser, page, tmp_path):
-    generator = random.Random(0)
-    words = ["".join(generator.choices("etaoinshrdlu", k=generator.randint(2, 9))) for _ in range(2000)]
-
-    def record(identifier):
-        # Responses that do not repeat, so that the page is no smaller than a real one's.
-        texts = [
-            [f"<think>{' '.join(generator.choices(words, k=100))}</think>\n```python\nprint({turn})\n```"
-             for turn in range(9)]
-            for _ in range(16)
-        ]  # fmt: skip
-        return evaluated(f"p{identifier}", texts, [[0.5] * 8 + [1.0]] * 16)
-
-    page([record(identifier) for identifier in range(250)])
-    assert browser.evaluate("index.problems.length") == 250
-    assert browser.evaluate("Number(document.documentElement.dataset.ready)") < 3000
-    opening = (
-        "(async () => { const start = performance.now(); await openProblem(249); return performance.now() - start })()"
-    )
-    assert browser.evaluate(opening) < 3000
-    assert "print(8)" in text_of(browser, "#turn-0-8")

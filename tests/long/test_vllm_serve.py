@@ -1,18 +1,26 @@
-"""`vllm serve` as a foreign engine: the same texts as the engine in the process. It starts vLLM four times."""
+"""`vllm serve` as a foreign engine, and as a provider, against the engine in the process: vLLM starts five times."""
 
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 from serving import vllm_server
+from support import ROOT, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine import foreign as foreign_servers
+from cobalt.engine.api_flags import ApiFlags
+from cobalt.engine.credentials import Credentials
+from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import RequestRefused, UserError
+from cobalt.stage.records import read_records
 
 pytestmark = [
     pytest.mark.services,
@@ -74,3 +82,42 @@ def test_vllm_serve_has_the_texts_of_the_engine_in_the_process(seed_model, tmp_p
         monkeypatch.setattr(foreign_servers, "load_tokenizer", none_at_hand)
         if not opens:
             assert asyncio.run(foreign(url))[1] == expected
+
+
+def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
+    hello = [{"role": "user", "content": "hello"}]
+    sampling = GenerationSettings(temperature=1, top_p=1, max_tokens=24, n=3, seed=0, chat_template_thinking="on")
+    with vllm_server(seed_model, "--served-model-name", "seed", "--max-model-len", "1024") as url:
+        settings = ApiFlags(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
+
+        async def twice():
+            async with LiteLLMEngine(settings, Credentials({}, {})) as one:
+                about = await one.describe()
+                first = await one.generate(hello, sampling, Call(0, 0))
+                return about, first, await one.generate(hello, sampling, Call(0, 0))
+
+        about, first, second = asyncio.run(twice())
+        assert about["provider"] == "openai"
+        assert [completion.text for completion in first] == [completion.text for completion in second]
+        assert len({completion.text for completion in first}) > 1
+        assert all(0 < completion.completion_tokens <= 24 for completion in first)
+        assert all(completion.prompt_tokens > 0 and completion.cost is None for completion in first)
+        long = [{"role": "user", "content": "1 " * 4000}]
+        [too_long, *_] = asyncio.run(LiteLLMEngine(settings, Credentials({}, {})).generate(long, sampling, Call(0, 0)))
+        assert too_long.finish_reason == "prompt_too_long"
+        wrong = replace(settings, model_name="other")
+        with pytest.raises(RequestRefused, match="'other'"):
+            asyncio.run(LiteLLMEngine(wrong, Credentials({}, {})).generate(hello, sampling, Call(0, 0)))
+
+        problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(2)])
+        multi = tmp_path / "m.jsonl"
+        words = ["run_multi_turn_litellm.py", "-i", problems, "-o", multi, "-n", "2", "--turns", "1"]
+        words += ["--api_base", url, "--model_name", "seed", "--reasoning_effort", "default"]
+        words += ["--prompts", "pocket", "--max_tokens", "48"]
+        command = [sys.executable, *map(str, words)]
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        assert finished.returncode == 0, finished.stderr
+    for record in read_records(multi):
+        assert [len(turn) for turn in record["public_pass_rates"]] == [2, 2]
+        assert all(0 < count <= 48 for turn in record["completion_tokens"] for count in turn)
+        assert record["errors"] == [["", ""], ["", ""]]

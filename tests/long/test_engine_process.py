@@ -22,7 +22,11 @@ from cobalt.serving.engine_app import EngineService, engine_api
 from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import ServiceDown
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="COBALT_LONG_TESTS is not set"),
+]
 
 CALL = Call("p", 0)
 COMMAND = """
