@@ -39,7 +39,7 @@ _COUNTS = {
 }
 """Settings that must be whole numbers of 1 or more, by section."""
 
-_FREQUENCIES = {"trainer.save_freq": -1, "trainer.test_freq": -1}
+_FREQUENCIES = {"trainer.save_freq": -1, "trainer.test_freq": -1, "cobalt.rollout_every": 0}
 _MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 _ABOVE_ZERO = ("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.rollout.temperature", "cobalt.gpu_memory_gib")
 

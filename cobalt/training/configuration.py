@@ -87,6 +87,9 @@ class TrainingSettings(RunSettings):
     gpu-smoke: a few small steps on one GPU, to see that all runs. By default the model's size and the installed build
     of vLLM decide between the first three."""
 
+    rollout_every: int = 10
+    """Write the rollouts of the first step and of every k-th step, for `cobalt watch`; 0: of none."""
+
     @property
     def choices(self) -> dict[str, str]:
         """The four choices by the folders of their files."""
@@ -135,6 +138,7 @@ def compose(settings: TrainingSettings) -> Any:
             *path_overrides(paths),
             *(["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []),
             *([f"cobalt.keep_checkpoints={settings.keep}"] if settings.keep is not None else []),
+            f"cobalt.rollout_every={settings.rollout_every}",
             *settings.overrides,
         ],
     )

@@ -2,6 +2,7 @@
 
     checkpoints/        see `cobalt.training.checkpoints`
     metrics.jsonl       one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
+    rollouts/           see `cobalt.report.rollouts`
     metrics.run.json    what made it; a rerun with other settings is refused
 
 A step's checkpoint is written before its validation and its line of metrics. A run killed in between has a checkpoint
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.report.curves import validation_quality
+from cobalt.report.rollouts import recorded_steps, rollout_file
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
@@ -44,7 +46,7 @@ class Start:
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
     """Make the folder ready for a run or a rerun, which goes on from the last whole checkpoint.
 
-    Lines of metrics and unfinished checkpoints after its step are removed: the rerun makes them again.
+    Lines of metrics, rollouts and unfinished checkpoints after its step are removed: the rerun makes them again.
 
     Args:
         output: The run's folder.
@@ -68,6 +70,9 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
     for later in checkpoints.steps(output):
         if later > step:
             shutil.rmtree(checkpoints.path_of(output, later))
+    for later in recorded_steps(output):
+        if later > step:
+            rollout_file(output, later).unlink()
     reported = not step or step in {at for at, _ in lines}
     if metrics.exists():
         with replacing(metrics) as handle:
