@@ -86,6 +86,11 @@ GROUPS: dict[str, dict[str, Command]] = {
             "cobalt.training.offline",
             "--data_dir data/codenet --model Qwen/Qwen2.5-Coder-0.5B-Instruct --profile paper-0.5b -o runs/offline",
         ),
+        "watch": Command(
+            "Show curves and rollouts of a training run in a browser, also while it runs.",
+            "cobalt.report.watch",
+            "runs/cobalt",
+        ),
     },
     "Results": {
         "report": Command(

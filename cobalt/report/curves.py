@@ -49,17 +49,20 @@ def validation_quality(metrics: Mapping[str, float]) -> float | None:
     return metrics.get("validation/accepted_log_prob") if solved is None else solved
 
 
-def read_metrics(run: Path) -> list[tuple[int, dict[str, float]]]:
-    """The steps of a training run and their metrics, from its folder.
+def read_metrics(run: Path, *, unfinished: bool = False) -> list[tuple[int, dict[str, float]]]:
+    """The steps of a training run and their metrics, from its folder; `unfinished` leaves out a torn last line.
 
     Raises:
         UserError: the metrics file is missing, or is not one.
     """
     path = run / METRICS
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{path} cannot be read: give the --output_dir of a training run") from None
+    if unfinished:
+        text = text[: text.rfind("\n") + 1]
+    lines = text.removesuffix("\n").split("\n") if text or not unfinished else []
     steps = []
     for number, line in enumerate(lines, 1):
         try:

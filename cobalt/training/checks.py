@@ -19,6 +19,7 @@ from cobalt.stage.errors import UserError, naming
 from cobalt.training.configuration import (
     AboveZero,
     Count,
+    CountOrZero,
     Frequency,
     is_small,
     planned_steps,
@@ -81,6 +82,7 @@ def _type_errors(config: Any) -> Iterator[str]:
     yield from errors(Count | None if by_tokens else Count, [f"{actor}.ppo_micro_batch_size_per_gpu"])
     yield from errors(Count | None, ["trainer.total_training_steps", "cobalt.keep_checkpoints"])
     yield from errors(Frequency, ["trainer.save_freq", "trainer.test_freq"])
+    yield from errors(CountOrZero, ["cobalt.rollout_every"])
     yield from errors(AboveZero, [f"{actor}.optim.lr", f"{rollout}.temperature"])
     yield from errors(AboveZero | None, ["cobalt.gpu_memory_gib"])
     yield from errors(dict, ["data.apply_chat_template_kwargs"])

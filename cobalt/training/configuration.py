@@ -91,6 +91,9 @@ class TrainingSettings(RunSettings):
     the same with micro-batches by tokens and another mean of the loss. gpu-smoke: a few small steps on one GPU, to see
     that all runs. By default the model's size and the machine decide between the first four."""
 
+    rollout_every: int = 10
+    """Write the rollouts of the first step and of every k-th step, for `cobalt watch`; 0: of none."""
+
     @property
     def choices(self) -> dict[str, str]:
         """The four choices by the folders of their files."""
@@ -145,6 +148,7 @@ def compose(settings: TrainingSettings) -> Any:
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_ADDITIONS / "config" / "agent_loops.yaml",
     }
     choices = [f"{folder}@_global_={name}" for folder, name in settings.choices.items()]
+    choices += [f"cobalt.rollout_every={settings.rollout_every}"]
     choices += ["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []
     choices += [] if settings.keep is None else [f"cobalt.keep_checkpoints={settings.keep}"]
     config = compose_file("train", choices, paths, settings.overrides)

@@ -4,6 +4,7 @@
     checkpoints/global_step_N/metrics.json                     the step's metrics, as known before it was validated
     checkpoints/latest_checkpointed_iteration.txt              the last one, named when all of its files are written
     metrics.jsonl       one line {"step": N, "metrics": {...}} for each step, appended to by the trainer
+    rollouts/           see `cobalt.report.rollouts`
     metrics.run.json    what made it; a rerun with other settings is refused
 
 A step's checkpoint is written before its validation and its line of metrics. If a run is killed in between, the rerun
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.report.curves import METRICS, validation_quality
+from cobalt.report.rollouts import recorded_steps, rollout_file
 from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
@@ -39,9 +41,9 @@ class Start:
 def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
     """Make the folder ready for a run or a rerun, which goes on from the last whole checkpoint.
 
-    Lines of metrics and unfinished checkpoints after its step are removed: the rerun makes them again. `settings` and
-    the content of `inputs` must be as before (`cobalt.stage.manifest`). A trainer that `validates` after it has written
-    a checkpoint also writes the line of one whose validation was cut off (`Start.reported`).
+    Lines of metrics, rollouts and unfinished checkpoints after its step are removed: the rerun makes them again.
+    `settings` and the content of `inputs` must be as before (`cobalt.stage.manifest`). A trainer that `validates` after
+    it has written a checkpoint also writes the line of one whose validation was cut off (`Start.reported`).
 
     Raises:
         UserError: the folder holds a run with other settings, or checkpoints without their metrics.
@@ -57,6 +59,9 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
     for later in steps(output):
         if later > step:
             shutil.rmtree(checkpoint(output, later))
+    for later in recorded_steps(output):
+        if later > step:
+            rollout_file(output, later).unlink()
     reported = not step or step in {at for at, _ in lines}
     if metrics.exists():
         kept = [line for at, line in lines if step and at <= step]

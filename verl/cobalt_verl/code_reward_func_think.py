@@ -20,7 +20,7 @@ async def compute_score(
     extra_info: Mapping[str, Any],
     judge_attempts: int = JUDGE_ATTEMPTS,
     **settings: Any,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """The reward of one response, and all its parts.
 
     Args:

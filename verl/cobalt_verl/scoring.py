@@ -22,6 +22,9 @@ from cobalt_verl.judging import JUDGE_ATTEMPTS, ProcessJudge, ServeJudge
 VERDICT_AT = "verdict_at"
 """The part of a reward of a training step that says when it was computed, in seconds since 1970."""
 
+FEEDBACK = "feedback"
+"""The part of a reward of a training step that is the judge's feedback on the first failed test; "" without one."""
+
 
 @functools.cache
 def running_judge(attempts: int = JUDGE_ATTEMPTS) -> RememberingJudge:
@@ -42,7 +45,7 @@ def suite_of(ground_truth: str) -> TestSuite:
 
 def score(
     response: str, result: ExecResult | None, extra_info: Mapping[str, Any], seconds: float, settings: RewardSettings
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """The reward of a response, and all its parts.
 
     Args:
@@ -55,7 +58,8 @@ def score(
     Returns:
         `score`, the reward (in validation 1.0 or 0.0); `acc`, whether all tests passed; every part of the reward;
         `judged_tests`, on how many tests the program was judged; `judge_seconds`, wall time until the verdict,
-        `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the share of tests with it.
+        `queue_seconds` and `run_seconds` that the judge took for it; `verdict_KIND`, the share of tests with it; in
+        training also `FEEDBACK`.
 
     Raises:
         CobaltError: the row is broken.
@@ -64,8 +68,9 @@ def score(
     reward = compute_reward(response, None if result is None else result.pass_rate, before, settings)
     parts = reward.to_metrics()
     kinds = Counter(verdict.kind for verdict in result.verdicts) if result else Counter()
+    in_training = extra_info.get("split") == "train"
     return {
-        "score": parts.pop("reward") if extra_info.get("split") == "train" else reward.validation_score,
+        "score": parts.pop("reward") if in_training else reward.validation_score,
         "acc": parts.pop("solved"),
         **parts,
         "judged_tests": float(kinds.total()),
@@ -77,6 +82,7 @@ def score(
             for kind in VerdictKind
             if kind != VerdictKind.NO_CODE
         },
+        **({FEEDBACK: (result and result.first_failure()) or ""} if in_training else {}),
     }
 
 

@@ -129,23 +129,23 @@ def _add_run(
         elif identifier not in positions:
             continue  # a difference, which is named when all problems are known
         listed[identifier]["runs"].append(data.figures)
-        pieces.write(_block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
+        pieces.write(block(f"piece-{number}-{positions[identifier]}", data.piece).encode("ascii"))
     if events:
         raise UserError(f"a hacking event names problem {next(iter(events))!r}, which is not in {evaluation}")
     return problems
 
 
 def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
-    libraries, script = _libraries(), "\n".join(_asset(name) for name in _SCRIPTS)
-    style, shell = _asset("page.css"), _asset("page.html")
-    policy = f"default-src 'none'; script-src '{_digest(libraries)}' '{_digest(script)}'; style-src '{_digest(style)}'"
+    libraries, script = _libraries(), "\n".join(asset(name) for name in _SCRIPTS)
+    style, shell = asset("page.css"), asset("page.html")
+    policy = f"default-src 'none'; script-src '{digest(libraries)}' '{digest(script)}'; style-src '{digest(style)}'"
     title = html.escape(" and ".join(models)).encode("ascii", "xmlcharrefreplace").decode()
     head, _, rest = shell.partition("{{index}}")
     middle, _, tail = rest.partition("{{pieces}}")
     # The runs' names come last: nothing in them is substituted.
     head = head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title)
     runs = {"runs": list(models), "models": list(models.values())}
-    index = _block("index", {"kinds": KINDS, **runs, "problems": problems})
+    index = block("index", {"kinds": KINDS, **runs, "problems": problems})
     before, _, after = middle.partition("{{libraries}}")
     page.write((head + index + before + libraries + after.replace("{{script}}", script)).encode("ascii"))
     pieces.seek(0)
@@ -156,27 +156,28 @@ def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[
 def _libraries() -> str:
     """The libraries as one script that defines `hljs` and `Diff`, with their licences."""
     # The core of highlight.js is published as a module, which an inline script cannot import.
-    core = re.sub(r"export\{(\w+) as default\};?\s*$", r"return \1", _asset("vendor/highlight.core.min.js"))
+    core = re.sub(r"export\{(\w+) as default\};?\s*$", r"return \1", asset("vendor/highlight.core.min.js"))
     return "\n".join(
         (
-            f"/*!\n{_asset('vendor/LICENSES.txt')}*/",
+            f"/*!\n{asset('vendor/LICENSES.txt')}*/",
             f"const hljs = (() => {{{core}}})();",
-            _asset("vendor/highlight.python.min.js"),
-            _asset("vendor/diff.min.js"),
+            asset("vendor/highlight.python.min.js"),
+            asset("vendor/diff.min.js"),
         )
     )
 
 
-def _block(identifier: str, content: Any) -> str:
+def block(identifier: str, content: Any) -> str:
     """A data block of the page: base64 of a zlib stream of JSON in ASCII."""
     packed = base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode("ascii"), 9))
     return f'<script type="text/plain" id="{identifier}">{packed.decode("ascii")}</script>\n'
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of `web/`."""
     return (_FOLDER / name).read_text(encoding="ascii")
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     """The digest of an inline block as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

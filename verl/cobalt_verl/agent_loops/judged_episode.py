@@ -47,7 +47,7 @@ class TrajectoryReward:
         seconds: Wall time of judging.
     """
 
-    parts: dict[str, float]
+    parts: dict[str, Any]
     solved: bool
     outcomes: list[list[bool] | None]
     seconds: float
@@ -141,7 +141,7 @@ class JudgedEpisode:
             sum(attempt.seconds for attempt in self._attempts),
         )
 
-    async def _score(self, attempt: _Attempt) -> dict[str, float]:
+    async def _score(self, attempt: _Attempt) -> dict[str, Any]:
         result = await self._on_all_tests(attempt)
         known = None if program_of(attempt.seen) is None else result
         return score(attempt.response, known, self._extra_info, attempt.seconds, self._reward)

@@ -2,8 +2,8 @@
 
 `cobalt.loss_agg` chooses the average. The parts of the reward, which veRL reports in validation only, become training
 metrics, and so does the time that a step waited for rewards. The metrics file is appended to. Each phase of a step is
-reported (`cobalt_verl.progress`). A checkpoint gets the metrics of its step, and older ones are removed only when it is
-whole (`cobalt.training.run_folder`).
+reported (`cobalt_verl.progress`). The rollouts of every k-th step are written (`cobalt_verl.rollouts`). A checkpoint
+gets the metrics of its step, and older ones are removed only when it is whole (`cobalt.training.run_folder`).
 """
 
 import time
@@ -27,7 +27,8 @@ from cobalt_verl.episodes import last_keys, prompt_of
 from cobalt_verl.losses.loss_agg import worker_loss
 from cobalt_verl.metrics_file import add_metrics_file, numbers
 from cobalt_verl.reporting_worker import ReportingWorker
-from cobalt_verl.scoring import VERDICT_AT
+from cobalt_verl.rollouts import is_due, write_rollouts
+from cobalt_verl.scoring import FEEDBACK, VERDICT_AT
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
@@ -113,6 +114,9 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         """As veRL; what the step leaves is kept for its checkpoint."""
         began = time.monotonic()
         batch = super().step(metrics, timing_raw)
+        if is_due(self.global_steps, self.config.cobalt.rollout_every):
+            output = Path(self.config.trainer.default_local_dir).parent
+            write_rollouts(output, self.global_steps, batch, self.tokenizer.decode)
         self._finished = batch, dict(metrics), {**timing_raw, "step": time.monotonic() - began}
         return batch
 
@@ -136,7 +140,7 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         metrics.update(reward_metrics(parts, [prompt_of(key) for key in keys]))
 
 
-def reward_metrics(parts: Sequence[Mapping[str, float]], prompts: Sequence[str]) -> dict[str, float]:
+def reward_metrics(parts: Sequence[Mapping[str, Any]], prompts: Sequence[str]) -> dict[str, float]:
     """The mean of each part of the rewards of a step, the share of equal groups, and the wait for the last rewards.
 
     Args:
@@ -149,7 +153,9 @@ def reward_metrics(parts: Sequence[Mapping[str, float]], prompts: Sequence[str])
         `timing_s/reward_wait`: the seconds of `timing_s/gen` from the end of the last response to the last verdict.
     """
     metrics = {
-        f"reward/{name}": float(np.mean([part[name] for part in parts])) for name in parts[0] if name != VERDICT_AT
+        f"reward/{name}": float(np.mean([part[name] for part in parts]))
+        for name in parts[0]
+        if name not in (VERDICT_AT, FEEDBACK)
     }
     if "score" in parts[0]:  # a reward function of the user's own may return a bare number
         scores: dict[str, set[float]] = defaultdict(set)

@@ -61,3 +61,13 @@ function foldedText(title, what, text, open = false) {
 }
 
 const count = (number, one, several = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : several}`;
+
+function label(x, y, text, anchor = "middle") {
+  return makeSvg("text", { x, y, "text-anchor": anchor }, text);
+}
+
+// The next number of 1, 2, 5, 10, 20 and so on, or of 0.5, 0.2, 0.1 and so on.
+function niceSize(size) {
+  const unit = 10 ** Math.floor(Math.log10(size));
+  return [1, 2, 5, 10].map((factor) => factor * unit).find((nice) => nice >= size);
+}

@@ -42,10 +42,6 @@ function hatching(name) {
 
 const fillOf = (run, name) => (run === 0 ? {} : { fill: `url(#hatch-${name})` });
 
-function label(x, y, text, anchor = "middle") {
-  return makeSvg("text", { x, y, "text-anchor": anchor }, text);
-}
-
 function mark(x, y, run) {
   return run === 0 ? makeSvg("circle", { cx: x, cy: y, r: 3.2, class: "mark run-0" })
     : makeSvg("rect", { x: x - 3, y: y - 3, width: 6, height: 6, class: "mark run-1" });
@@ -152,7 +148,7 @@ function drawTokens(problems, runs) {
   });
   if (counts.every((own) => own.length === 0)) return null;
   const most = counts.reduce((top, own) => Math.max(top, own.at(-1) ?? 0), 1);
-  const size = niceSize(most / BINS);
+  const size = niceSize(Math.max(1, most / BINS));
   const bins = Math.floor(most / size) + 1;
   const shares = counts.map((own) => {
     const bars = Array(bins).fill(0);
@@ -175,10 +171,4 @@ function drawTokens(problems, runs) {
   const words = counts.map((own, place) => (own.length === 0 ? "" : `${index.runs.length > 1 ? `${index.runs[runs[place]]}: ` : ""}`
     + `median ${own[Math.floor(own.length / 2)].toLocaleString("en")}, most ${own.at(-1).toLocaleString("en")}`)).filter(Boolean).join("; ");
   return plot("tokens", "Generated tokens, % of responses", `${words}.`, words, ...children);
-}
-
-// The next number of 1, 2, 5, 10, 20 and so on.
-function niceSize(size) {
-  const unit = 10 ** Math.floor(Math.log10(Math.max(1, size)));
-  return [1, 2, 5, 10].map((factor) => factor * unit).find((nice) => nice >= size);
 }

@@ -1,0 +1,122 @@
+"""The page of a training run (`cobalt.report.watched`): one file, or served on loopback, where it asks for what is new.
+
+The served page and its data lie below a path that only the printed address has, so that other users of the machine
+cannot read them, and are refused to pages of other sites (by the name of the host that a browser asks for). As in the
+viewer, only the page's own script runs.
+"""
+
+import contextlib
+import html
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cobalt.report.rollouts import read_rollouts
+from cobalt.report.viewer.page import asset, block, digest
+from cobalt.report.watched import watched
+from cobalt.stage.atomic import replace_text
+from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_result_path
+
+_SCRIPTS = ("dom.js", "blocks.js", "figures.js", "curves.js", "rollouts.js", "watch.js")
+_HOSTS = ("127.0.0.1", "localhost")
+
+
+def write_watch(run: Path, output: Path) -> None:
+    """Write the page of a training run as it is now, with all recorded rollouts, into one HTML file.
+
+    Raises:
+        UserError: the folder is not one of a training run or is malformed, or the page cannot be written.
+    """
+    if output.suffix not in (".html", ".htm"):
+        raise UserError(f"page {output}: give a file that ends in .html")
+    check_result_path(output)
+    state = watched(run)
+    blocks = [block("index", state)]
+    blocks += [block(f"rollouts-{step}", _rollouts(run, step)) for step in state["recorded"]]
+    replace_text(output, _page(state["name"], "".join(blocks)))
+
+
+@contextlib.contextmanager
+def serving(run: Path, port: int) -> Iterator[tuple[ThreadingHTTPServer, str]]:
+    """A server of the page on the loopback interface, which answers in `serve_forever`, and the page's address.
+
+    Raises:
+        UserError: the folder is not one of a training run or is malformed, or the port is taken.
+    """
+    watched(run)
+    secret = secrets.token_urlsafe(16)
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, run, secret))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"port {port} of 127.0.0.1 cannot be used ({reason}): give another --port, or 0") from None
+    with server:
+        yield server, f"http://127.0.0.1:{server.server_port}/{secret}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers with the page, its index, or the rollouts of a step."""
+
+    def __init__(self, run: Path, secret: str, *arguments: Any) -> None:
+        self._run, self._secret = run, secret
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        secret, _, name = self.path.removeprefix("/").partition("/")
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if host not in _HOSTS or not secrets.compare_digest(secret.encode(), self._secret.encode()):
+            self.send_error(404)
+            return
+        try:
+            if name == "":
+                self._send(200, "text/html", _page(watched(self._run)["name"]))
+            elif name == "index":
+                self._send(200, "application/json", json.dumps(watched(self._run)))
+            elif match := re.fullmatch(r"rollouts-(\d{1,9})", name):
+                self._send(200, "application/json", json.dumps(_rollouts(self._run, int(match[1]))))
+            else:
+                self.send_error(404)
+        except UserError as error:  # the folder was removed or damaged meanwhile; the page shows the sentence
+            self._send(503, "text/plain", str(error))
+
+    def _send(self, status: int, kind: str, text: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the terminal keeps the address."""
+
+
+def _rollouts(run: Path, step: int) -> list[dict[str, Any]]:
+    return [group.model_dump() for group in read_rollouts(run, step)]
+
+
+def _page(name: str, blocks: str = "") -> str:
+    """The page; without blocks it asks its server for the data."""
+    script, style = "\n".join(map(asset, _SCRIPTS)), asset("page.css") + asset("watch.css")
+    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'"
+    policy += "" if blocks else "; connect-src 'self'"
+    title = html.escape(name).encode("ascii", "xmlcharrefreplace").decode()
+    page, _, end = asset("watch.html").partition("{{script}}")
+    # What the run has comes last: nothing in it is substituted.
+    page = page.replace("{{policy}}", policy).replace("{{style}}", style)
+    head, _, body = page.partition("{{blocks}}")
+    return head.replace("{{title}}", title) + blocks + body + script + end

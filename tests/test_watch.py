@@ -1,0 +1,279 @@
+"""`cobalt watch`: which folders it reads, its page in a real Chromium, and what the trainer writes for it."""
+
+import http.client
+import json
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from chromium import CHROMIUM, Chromium
+
+from cobalt.commands.main import main
+from cobalt.report.rollouts import read_rollouts, recorded_steps, rollout_file
+from cobalt.report.viewer.watching import serving, write_watch
+from cobalt.stage.manifest import open_manifest
+from cobalt.training import run_folder
+
+HOSTILE = "</script><script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>{{script}}"
+TORN = '{"step": 9, "metrics": {"rew'
+
+
+def step(number, **metrics):
+    values = {"reward/score": number / 10, "reward/acc": 0.25, "actor/grad_norm": 1.5, "timing_s/gen": 2.0}
+    values |= {"timing_s/update_actor": 1.0, "timing_s/step": 3.5}
+    return json.dumps({"step": number, "metrics": values | metrics}) + "\n"
+
+
+def sample(reward, text="print(1)", solved=False):
+    parts = {"score": reward, "verdict_passed": 0.5, "verdict_wrong_answer": 0.5} | ({"acc": 1.0} if solved else {})
+    rows = [{"text": text, "tokens": 7, "advantage": reward - 0.5}]
+    return {"reward": reward, "parts": parts, "feedback": "Expected Output: 9", "rows": rows}
+
+
+def group(problem, *samples):
+    return {"problem": problem, "prompt": f"Solve {problem}", "samples": list(samples)}
+
+
+def training(folder, metrics=None, *, stage="train", rollouts=(), **files):
+    """A folder as a training run leaves it: `files` by name with _ for the dot; `rollouts` by step."""
+    folder.mkdir(parents=True)
+    if stage:
+        open_manifest(folder / "metrics.jsonl", {"stage": stage, "choices": {"data": "problems"}})
+    if metrics is not None:
+        (folder / "metrics.jsonl").write_text(metrics)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    for number, groups in dict(rollouts).items():
+        rollout_file(folder, number).parent.mkdir(exist_ok=True)
+        rollout_file(folder, number).write_text(groups if isinstance(groups, str) else "".join(map(line, groups)))
+    return folder
+
+
+def line(record):
+    return json.dumps(record) + "\n"
+
+
+def watch(*words):
+    """The exit code of the command."""
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", *map(str, words)])
+    return ended.value.code
+
+
+# ---- folders
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},  # it started, and has no step yet
+        {"metrics": ""},
+        {"metrics": TORN},
+        {"metrics": step(0) + step(1) + TORN},
+        {"metrics": step(1) + step(2) + step(2)},
+        {"metrics": step(1, **{"actor/grad_norm": float("nan"), "reward/score": float("inf")})},
+        {"metrics": step(1), "stage": None},  # copied without its manifest
+        {"metrics": step(1), "failure_txt": "the judge failed", "train_log": "\x00\ufffd [progress] step 2 of 9"},
+        {"metrics": step(1), "stage": "offline"},
+        {"metrics": step(1), "rollouts": {1: [group("a", sample(1.0))], 10: []}},
+    ],
+)
+def test_a_run_that_is_unfinished_killed_or_resumed_is_shown(tmp_path, files):
+    run, page = training(tmp_path / "run", **files), tmp_path / "page.html"
+    assert watch(run, "-o", page) == 0
+    assert page.read_text().endswith("</html>\n")
+    assert watch(run, "-o", page) == 0, "a page is made anew"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"stage": None},
+        {"stage": None, "evaluation_jsonl": '{"id": 1}\n'},
+        {"stage": "evaluation", "metrics": '{"id": 1}\n'},
+        {"metrics": step(1) + TORN + "\n" + step(3)},
+        {"metrics": '{"id": 1}\n'},
+        {"metrics": "\udcff".encode("utf-8", "surrogateescape").decode("latin-1") + "\n"},
+        {"metrics": step(1), "rollouts": {1: line(group("a", sample(1.0)))[:-9]}},
+        {"metrics": step(1), "rollouts": {1: [{"id": 1, "responses": []}]}},
+    ],
+)
+def test_a_folder_of_something_else_or_damaged_is_refused_in_one_sentence(tmp_path, capsys, files):
+    run, page = training(tmp_path / "run", **files), tmp_path / "page.html"
+    assert watch(run, "-o", page) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1 and not page.exists()
+
+
+def test_a_missing_folder_another_kind_of_page_and_a_port_that_is_taken_are_refused(tmp_path, capsys):
+    run = training(tmp_path / "run", step(1))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        wrong = [("nowhere",), (run, "-o", tmp_path / "page.txt"), (run, "--port", taken.getsockname()[1])]
+        wrong += [(run, "--port", 70000), (run, "-o", tmp_path)]
+        assert [watch(*words) for words in wrong] == [2] * len(wrong)
+    assert len(capsys.readouterr().err.splitlines()) == len(wrong)
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_makes_later_rollouts_again(tmp_path):
+    run = training(tmp_path / "run", step(1), rollouts={1: [], 10: []})
+    run_folder.prepare(run, {"stage": "train", "choices": {"data": "problems"}}, [])
+    assert recorded_steps(run) == []
+
+
+# ---- the server
+
+
+def answer(address, path="", host=None):
+    """Status and text of a path below the page's."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+    connection.request("GET", parts.path + path if path is not None else "/", headers={"Host": host} if host else {})
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A run with rollouts of two steps, and its address."""
+    later = [group("b", sample(0.5)), group("a", sample(1.0, solved=True), sample(-1.0, HOSTILE))]
+    run = training(tmp_path / "run", step(1) + step(2), rollouts={1: [group("a", sample(0.5))], 2: later})
+    with serving(run, 0) as (server, address):
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield run, address
+        server.shutdown()
+        thread.join()
+
+
+def test_only_its_address_from_this_machine_is_answered(served):
+    _, address = served
+    assert urlsplit(address).hostname == "127.0.0.1"
+    assert [answer(address, path)[0] for path in ("", "index", "rollouts-1")] == [200] * 3
+    assert answer(address, "index", "localhost:9000")[0] == 200, "another port of a tunnel"
+    refused = [answer(address, None), answer(address, "../index"), answer(address, "rollouts-../1")]
+    refused += [answer(address, "index", "evil.example"), answer(address, "index", "127.0.0.1.evil.example:80")]
+    assert [status for status, _ in refused] == [404] * len(refused)
+    status, sentence = answer(address, "rollouts-7")
+    assert status == 503 and "step_7" in sentence
+
+
+# ---- the page
+
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+SUMMARIES = "[...document.querySelectorAll('.group > summary b')].map((node) => node.textContent)"
+REWARD = "[...document.querySelectorAll('figure')][0].querySelector('b').textContent"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@needs_chromium
+@pytest.mark.parametrize("as_file", [True, False])
+def test_the_page_has_curves_and_the_rollouts_of_the_last_step_by_reward(browser, served, tmp_path, as_file):
+    run, address = served
+    if as_file:
+        write_watch(run, tmp_path / "page.html")
+        browser.open(tmp_path / "page.html")
+    else:
+        browser.events.clear()
+        browser.call("Page.navigate", url=address)
+        browser.wait("document.documentElement?.dataset.ready")
+    titles = browser.evaluate("[...document.querySelectorAll('figcaption')].map((node) => node.textContent)")
+    assert len(titles) == 4 and all("," in title for title in titles), "a name and a unit"
+    assert browser.evaluate(REWARD) == "0.2"
+    assert browser.evaluate(SUMMARIES) == ["problem a", "problem b"]
+    browser.evaluate("[...document.querySelectorAll('details')].forEach((node) => { node.open = true; })")
+    browser.wait("document.querySelectorAll('.sample').length === 3")
+    browser.evaluate("[...document.querySelectorAll('details')].forEach((node) => { node.open = true; })")
+    browser.wait("[...document.querySelectorAll('.sample')].every((node) => node.querySelector('pre'))")
+    assert browser.evaluate("document.querySelector('.sample pre').textContent") == HOSTILE
+    assert not browser.evaluate("window.stolen || document.querySelector('img')")
+    browser.evaluate("byId('order').value = '-1'; byId('order').dispatchEvent(new Event('change'));")
+    assert browser.evaluate(SUMMARIES) == ["problem b", "problem a"]
+    browser.evaluate("byId('step').value = '1'; byId('step').dispatchEvent(new Event('change'));")
+    browser.wait(f"{SUMMARIES}.length === 1")
+    assert not [event for event in browser.events if event.get("method") == "Runtime.exceptionThrown"]
+
+
+@needs_chromium
+def test_an_open_page_follows_its_run_and_says_when_it_cannot(browser, served):
+    run, address = served
+    browser.call("Page.navigate", url=address)
+    browser.wait("document.documentElement?.dataset.ready")
+    metrics = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(metrics + step(3))
+    browser.wait(f"{REWARD} === '0.3'")
+    (run / "metrics.jsonl").write_text("damaged\n")
+    browser.wait("!byId('alert').hidden")
+    (run / "metrics.jsonl").write_text(metrics + step(4))
+    browser.wait(f"byId('alert').hidden && {REWARD} === '0.4'")
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("stage", "words"), [("offline", "Offline training has no rollouts"), ("train", "--rollout_every")]
+)
+def test_a_run_without_rollouts_says_why(browser, tmp_path, stage, words):
+    write_watch(training(tmp_path / "run", step(1), stage=stage), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert words in browser.evaluate("byId('rollouts-note').textContent")
+
+
+# ---- what the trainer writes
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"), [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 2, 4, 6]), (3, [1, 3, 6]), (10, [1]), (0, [])]
+)
+def test_the_first_step_and_every_kth_are_written(every, steps):
+    from cobalt_verl.rollouts import is_due
+
+    assert [step for step in range(1, 7) if is_due(step, every)] == steps
+
+
+def test_a_step_is_written_in_groups_and_bounded(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from transfer_queue import KVBatchMeta
+
+    from cobalt_verl import rollouts
+
+    keys = [f"u{prompt:02}_{session}_{row}" for row in (1, 0) for session in (10, 9) for prompt in range(40)]
+    asked = []
+
+    def get(keys, partition_id, select_fields):
+        asked.append(len(keys))
+        rows = [[int(number) for number in key[1:].split("_")] for key in keys]
+        tokens = [torch.tensor([prompt, session, row]) for prompt, session, row in rows]
+        numbers = {
+            name: torch.nested.as_nested_tensor(tokens, layout=torch.jagged) for name in ("prompts", "responses")
+        }
+        numbers["response_mask"] = torch.nested.as_nested_tensor(
+            [torch.tensor([1, 1, 0]) for _ in rows], layout=torch.jagged
+        )
+        numbers["advantages"] = numbers["responses"].float()
+        scores = [
+            {"reward_extra_info": {"score": 0.5, "acc": 0.0, "feedback": "no \ud800", "verdict_at": 9.0}} for _ in rows
+        ]
+        return numbers | {"extra_fields": scores, "extra_info": [{"id": row[0]} for row in rows]}
+
+    monkeypatch.setattr(rollouts.tq, "kv_batch_get", get)
+    tags = [{} for _ in keys] + [{"is_padding": True}]
+    batch = KVBatchMeta(partition_id="train", keys=[*keys, "padding_0_0"], tags=tags)
+    rollouts.write_rollouts(tmp_path, 3, batch, lambda tokens: f"{tokens.tolist()}{'x' * 30000}")
+    groups = read_rollouts(tmp_path, 3)
+    assert [g.problem for g in groups] == list(range(rollouts.MOST_GROUPS)) and asked == [4 * len(groups)]
+    first, second = groups[2].samples
+    assert [len(s.rows) for s in (first, second)] == [2, 2]
+    assert first.rows[0].text.startswith("[2, 10, 0]x") and first.rows[1].prompt.startswith("[2, 10, 1]x")
+    assert first.rows[0].prompt is None and first.rows[0].tokens == 2
+    assert (first.parts, first.feedback) == ({"score": 0.5}, "no ?")
+    assert all(len(r.text) < rollouts.MOST_CHARACTERS + 100 for g in groups for s in g.samples for r in s.rows)
+    monkeypatch.setattr(rollouts, "MOST_BYTES", 1)
+    rollouts.write_rollouts(tmp_path, 3, batch, str)
+    assert len(read_rollouts(tmp_path, 3)) == 1
