@@ -133,7 +133,7 @@ def save_policy(folder, form, *, generation=None, kind=None, tied=False, **optio
     tokenizer = make_tokenizer(form, **options)
     tokenizer.save_pretrained(folder)
     kind = kind or ("llama" if tokenizer.bos_token else "qwen3")
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2} | ({} if kind == "qwen2" else {"head_dim": 16})
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1} | ({} if kind == "qwen2" else {"head_dim": 32})
     AutoConfig.for_model(
         kind,
         architectures=[f"{kind.capitalize()}ForCausalLM"],

@@ -228,8 +228,11 @@ def test_a_vocabulary_larger_than_the_tokenizer_is_refused_for_a_pocket_model(wo
     shutil.copytree(world / "model", tmp_path / "model")
     from transformers import Qwen3Config
 
-    Qwen3Config(vocab_size=128, max_position_embeddings=MODEL_LENGTH).save_pretrained(tmp_path / "model")
-    assert "128 embeddings for 96 tokens" in errors_of(world, model=tmp_path / "model")[0]
+    for layers, refused in ((2, True), (200, False)):  # as large models are published
+        sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": layers, "vocab_size": 128}
+        Qwen3Config(max_position_embeddings=MODEL_LENGTH, **sizes).save_pretrained(tmp_path / "model")
+        errors = errors_of(world, model=tmp_path / "model")
+        assert any("128 embeddings for 96 tokens" in error for error in errors) == refused
 
 
 def test_a_folder_without_a_chat_template_is_an_error(world, tmp_path):

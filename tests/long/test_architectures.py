@@ -18,6 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from chat_tokenizers import ARCHITECTURES, save_architecture
 from support import ROOT, square_problem, write_lines
 
+from cobalt.episode import first_messages, load_prompts
+from cobalt.problems.problem import Problem
+
 pytestmark = [
     pytest.mark.services,
     pytest.mark.timeout(1200),
@@ -25,10 +28,11 @@ pytestmark = [
 ]
 
 PROGRAMS = ("print(int(input())**2)", "print(0)", "n=int(input());print(n*n)", "print(")
-PROMPT = "Square n."
+PROBLEM = square_problem(0)
+PROMPT = first_messages(Problem.parse(PROBLEM), load_prompts("pocket"))
 OVERRIDES = [
     "data.train_batch_size=4",
-    "data.max_prompt_length=256",
+    "data.max_prompt_length=1024",
     "data.max_response_length=64",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
@@ -51,8 +55,7 @@ def learn(folder):
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
-    messages = [{"role": "user", "content": PROMPT}]
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    prompt = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True)["input_ids"]
     answers = [tokenizer.encode(f"```python\n{text}\n```", add_special_tokens=False) for text in PROGRAMS]
     end = end_of_turn(tokenizer, {})
     longest = max(map(len, answers)) + 1
@@ -65,7 +68,11 @@ def learn(folder):
         loss.backward()
         optimizer.step()
     assert loss < 0.2, "the model has learned the answers"
+    stops = folder / "generation_config.json"
+    own = stops.read_text() if stops.exists() else None
     model.save_pretrained(folder)
+    if own is not None:
+        stops.write_text(own)
 
 
 def greedy(folder):
@@ -73,9 +80,7 @@ def greedy(folder):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": PROMPT}], add_generation_prompt=True, return_tensors="pt"
-    )
+    prompt = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True, return_tensors="pt")
     length = prompt["input_ids"].shape[1]
     return tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=60)[0][length:])
 
@@ -89,7 +94,7 @@ def run(*words):
 
 def sampled(model, problems, result):
     """The greedy program of each problem by vLLM, with the judge's verdicts."""
-    flags = ["-n", "1", "--temperature", "0", "--max_tokens", "60", "--engine", "dtype=float32"]
+    flags = ["-n", "1", "--temperature", "0", "--max_tokens", "60", "--prompts", "pocket", "--engine", "dtype=float32"]
     run("cobalt.commands", "sample", "-i", problems, "-o", result, "--model", model, *flags)
     return [json.loads(line) for line in result.read_text().splitlines()]
 
@@ -104,12 +109,11 @@ def test_a_model_is_sampled_judged_trained_exported_and_served(tmp_path, name):
     model.mkdir()
     save_architecture(model, name)
     learn(model)
-    problem = square_problem(0)
     row = {
         "data_source": "squares",
-        "prompt": [{"role": "user", "content": PROMPT}],
+        "prompt": PROMPT,
         "ability": "code",
-        "reward_model": {"style": "rule", "ground_truth": problem["test_cases"]},
+        "reward_model": {"style": "rule", "ground_truth": PROBLEM["test_cases"]},
         "extra_info": {"index": 0, "id": "p0", "split": "train", "prev_best_pass_rate": 0.0},
     }
     for split in ("train", "validation"):
@@ -124,7 +128,7 @@ def test_a_model_is_sampled_judged_trained_exported_and_served(tmp_path, name):
     before, after = (load_file(path / "model.safetensors") for path in (model, output / "model"))
     assert before.keys() == after.keys(), "a head that is tied stays so"
     assert any(not before[key].equal(after[key]) for key in before)
-    problems = write_lines(tmp_path / "problems.jsonl", [problem | {"instruction": PROMPT}])
+    problems = write_lines(tmp_path / "problems.jsonl", [PROBLEM])
     [record] = sampled(output / "model", problems, tmp_path / "sampled.jsonl")
     [text] = record["responses"]
     assert greedy(output / "model").startswith(text) and text.endswith("```")
