@@ -18,9 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def dry_run(study: Study, show: Callable[[str], object]) -> None:
-    """Show the command of each step, a line each, and check what the training steps would train.
+    """Show the command of each step, and check what the training steps would train.
 
-    Raises UserError if a configuration is wrong; the message names the step and everything that was found.
+    Args:
+        study: The study.
+        show: Called with each command, a line.
+
+    Raises:
+        UserError: a configuration is wrong; the message names the step and everything that was found.
     """
     for step in study.steps:
         show(f"# {step.name}: {step.purpose}\n{shlex.join(_command(step))}\n")

@@ -316,6 +316,7 @@ def training(
     `save_every`: steps between two checkpoints; None: only the last one.
     `validate_every`: steps between two validations, the first of them before training; None: no validation.
     """
+    script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
     length = (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
     saved = f"trainer.save_freq={save_every or steps}"
     validated = [f"trainer.test_freq={validate_every or -1}"]
@@ -323,11 +324,10 @@ def training(
         validated.append("trainer.val_before_train=false")
     overrides = (f"data.seed={seed}", *length, saved, *validated, *settings)
     choices: dict[str, Any] = dict(zip(("data", "rollout", "estimator"), _CHOICES[method], strict=True))
-    own = flags_of(data_dir=data, model=model, output_dir=run, profile=scale)
     return Step(
         name,
         purpose,
-        ("bash", f"scripts/train_{method}.sh", *own, *overrides),
+        (*script, "--output_dir", str(run), "--profile", scale, *overrides),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
         training=TrainingSettings(data, str(model), run, overrides, scale=scale, **choices),
