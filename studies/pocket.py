@@ -324,11 +324,10 @@ def training(
         validated.append("trainer.val_before_train=false")
     overrides = (f"data.seed={seed}", *length, saved, *validated, *settings)
     choices: dict[str, Any] = dict(zip(("data", "rollout", "estimator"), _CHOICES[method], strict=True))
-    own = flags_of(data_dir=data, model=model, output_dir=run, profile=scale)
     return Step(
         name,
         purpose,
-        ("bash", f"scripts/train_{method}.sh", *own, *overrides),
+        (*script, "--output_dir", str(run), "--profile", scale, *overrides),
         files=(trained_model(run), metrics_file(run)),
         needs=(*row_files(data), model),
         training=TrainingSettings(data, str(model), run, overrides, scale=scale, **choices),

@@ -86,12 +86,10 @@ def pass_table(reached: Sequence[Rows], gained: Mapping[str, Sequence[Rows]]) ->
                 if (method, turn) not in pages[0]:  # the row that the others are compared with
                     row += ["", ""]
                     continue
-                middle, half = pooled([page[method, turn] for page in pages], list(map(len, of_pages)))
-                gain = Estimate(
-                    -middle, -middle - half, -middle + half
-                )  # the files have base (or SFT) minus the method
+                less, half = pooled([page[method, turn] for page in pages], list(map(len, of_pages)))
+                gain = Estimate(-less, -less - half, half - less)  # the files have base (or SFT) minus the method
                 others = [value for page in reached for value in by_seed(page[other, turn])]
-                runs = over_runs([value - less for value, less in zip(values, others, strict=True)])
+                runs = over_runs([value - base for value, base in zip(values, others, strict=True)])
                 row.append(f"{100 * gain.mean:+.1f} ({100 * gain.lower:+.1f} to {100 * gain.upper:+.1f})")
                 row.append(gain_cells(gain, runs)[1])
         cells.append([*row, *divergence([page[method, _TURNS[0]] for page in reached])])

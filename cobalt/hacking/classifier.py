@@ -34,7 +34,7 @@ from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
 from cobalt.stage.progress import track
 from cobalt.stage.rows import read_rows
-from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_ranges, quoted, stage, whole
+from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_ranges, made, quoted, stage, whole
 from cobalt.stage.settings import read_settings
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
@@ -160,13 +160,9 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
     with whole(settings.output_file, arguments, settings.inputs, existing="own") as result:
         result.summary = summary
         result.write(records)
-    return Outcome(
-        summary=summary,
-        title=f"Categories of hacking events: {settings.output_file}",
-        wrote=str(settings.output_file),
-        next=f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report",
-        failed=len(dict(events)) - len(answers),
-    )
+    following = f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report"
+    failed = len(dict(events)) - len(answers)
+    return made(summary, "Categories of hacking events", settings.output_file, following, failed)
 
 
 def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:

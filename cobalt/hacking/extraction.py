@@ -22,7 +22,7 @@ from cobalt.judge.feedback import FIELD_CHARACTERS, clip
 from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError, naming
-from cobalt.stage.run import READ, Flag, Input, Outcome, Output, quoted, stage, whole
+from cobalt.stage.run import READ, Flag, Input, Outcome, Output, made, quoted, stage, whole
 from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.tally import Summary
 
@@ -76,13 +76,9 @@ async def extract_events(settings: ExtractionSettings, judge: Judge | None = Non
         async with using_judge(judge, settings) as judging:
             events, result.summary = await _events(settings.data_file, settings.input_file, judging)
         result.write(events)
-    return Outcome(
-        summary=result.summary,
-        title=f"Hacking events: {settings.output_file}",
-        wrote=str(settings.output_file),
-        next=f"python run_llm_judge.py -i {quoted(settings.output_file)} -o"
-        f" {quoted(settings.output_file.with_name('classified.jsonl'))}",
-    )
+    target = settings.output_file
+    following = f"python run_llm_judge.py -i {quoted(target)} -o {quoted(target.with_name('classified.jsonl'))}"
+    return made(result.summary, "Hacking events", target, following)
 
 
 async def _events(data_file: Path, input_file: Path, judge: Judge) -> tuple[list[dict[str, Any]], Summary]:

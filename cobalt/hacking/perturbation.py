@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError, tally
 from cobalt.stage.manifest import write_summary
-from cobalt.stage.run import Each, Input, OptionalFile, Outcome, Output, quoted, stage
+from cobalt.stage.run import Each, Input, OptionalFile, Outcome, Output, made, quoted, stage
 
 BY_ID, ASSERTIONS, EQUAL = "left out by id", "the public tests are assertions", "all public outputs are equal"
 
@@ -74,13 +74,10 @@ async def perturb(settings: PerturbationSettings) -> Outcome:
     if not counts["perturbed"]:
         raise UserError(f"{settings.input_file}: no problem can be perturbed ({tally(counts)})")
     write_summary(settings.output_file, {"problems": counts})
-    return Outcome(
-        summary={"problems": counts},
-        title=f"Perturbed public tests: {settings.output_file}",
-        wrote=str(settings.output_file),
-        next=f"cobalt repair -i {quoted(settings.output_file)} --public_tests perturbed"
-        f" -o {quoted(settings.output_file.with_name('multi_turn.jsonl'))}",
-    )
+    target = settings.output_file
+    repair = f"cobalt repair -i {quoted(target)} --public_tests perturbed"
+    following = f"{repair} -o {quoted(target.with_name('multi_turn.jsonl'))}"
+    return made({"problems": counts}, "Perturbed public tests", target, following)
 
 
 def swap_outputs(public: TestSuite, rng: random.Random) -> tuple[TestSuite, TestSuite] | None:

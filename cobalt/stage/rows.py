@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
@@ -181,31 +181,23 @@ def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
             yield from _lines(path, handle, unfinished)
 
 
-def _size_check(path: Path) -> Callable[[str, int], None]:
-    """What is called with the place and the size of each row, and raises UserError where they are too large."""
-    unpacked, most = 0, max(LARGEST_ROW, MOST_EXPANSION * path.stat().st_size)
-
-    def check(place: str, size: int) -> None:
-        nonlocal unpacked
-        unpacked += size
-        if size > LARGEST_ROW:
-            raise UserError(f"{path}, {place}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
-        if unpacked > most:
-            raise UserError(
-                f"{path}, {place}: the file has unpacked to more than {MOST_EXPANSION} times its size: if you trust"
-                " it, unpack it and give the file of lines"
-            )
-
-    return check
+def _check_size(path: Path, place: str, size: int, unpacked: int) -> None:
+    """Raise UserError if a row has too many bytes, or the file has unpacked to too many by its end."""
+    if size > LARGEST_ROW:
+        raise UserError(f"{path}, {place}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
+    if unpacked > LARGEST_ROW and unpacked > MOST_EXPANSION * path.stat().st_size:
+        raise UserError(
+            f"{path}, {place}: the file has unpacked to more than {MOST_EXPANSION} times its size: if you trust"
+            " it, unpack it and give the file of lines"
+        )
 
 
 def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[str, Any]]:
-    check = _size_check(path)
     number = 0
     while line := handle.readline(LARGEST_ROW + 1):
         number += 1
         place = f"line {number}"
-        check(place, len(line))
+        _check_size(path, place, len(line), handle.tell())
         whole = line.endswith(b"\n")
         if unfinished and not whole:
             return
@@ -241,13 +233,14 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)") from None
-    check = _size_check(path)
+    unpacked = 0
     with path.open("rb") as handle:
         try:
             # With a buffer, pages are read as they are needed instead of whole row groups.
             with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
                 for number, batch in enumerate(file.iter_batches(batch_size=1, use_threads=False), 1):
-                    check(f"row {number}", batch.nbytes)
+                    unpacked += batch.nbytes
+                    _check_size(path, f"row {number}", batch.nbytes, unpacked)
                     [row] = batch.to_pylist()
                     yield f"row {number}", plain_row(row)
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:

@@ -72,14 +72,14 @@ class Outcome:
     """Number of items that failed. Above 0 the command prints no more than the tables, and exits with 1."""
 
 
+def made(summary: Summary, what: str, result: Path, following: str | None = None, failed: int = 0) -> Outcome:
+    """The outcome of a stage with one result, a file or a folder: its counts, what they are of, and what comes next."""
+    return Outcome(summary=summary, title=f"{what}: {result}", wrote=str(result), next=following, failed=failed)
+
+
 def problems_made(summary: Summary, data_set: str, problems: Path) -> Outcome:
     """The outcome of a stage that made a file of problems."""
-    return Outcome(
-        summary=summary,
-        title=f"{data_set}: {problems}",
-        wrote=str(problems),
-        next=f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl",
-    )
+    return made(summary, data_set, problems, f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl")
 
 
 def quoted(path: Path) -> str:
@@ -166,16 +166,16 @@ def whole(
         if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
             for path in paths:
                 open_manifest(path, arguments, inputs)
-        made = Whole(files)
-        yield made
+        content = Whole(files)
+        yield content
         for file in files.values():
             file.flush()  # what a full disk refuses shows while the earlier results are still there
         for path in paths:
             if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
                 path.unlink(missing_ok=True)
                 open_manifest(path, arguments, inputs)
-            if made.summary:
-                write_summary(path, made.summary)
+            if content.summary:
+                write_summary(path, content.summary)
 
 
 def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:

@@ -19,7 +19,7 @@ from cobalt.judge.opening import using_judge
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.run import READ, Input, Outcome, Output, check_ranges, stage, whole
+from cobalt.stage.run import READ, Input, Outcome, Output, check_ranges, made, stage, whole
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -75,8 +75,7 @@ async def check_groups(settings: CheckSettings, judge: Judge | None = None) -> O
             judged = [(*one, results[index]) for index, one in enumerate(chosen)]
             result.write(_record(problem, response, verdict, suites[problem]) for problem, response, verdict in judged)
             result.summary = _agreement([(response.status, verdict) for _, response, verdict in judged])
-    output = str(settings.output_file)
-    return Outcome(summary=result.summary, title=f"Agreement by status: {output}", wrote=output)
+    return made(result.summary, "Agreement by status", settings.output_file)
 
 
 def choose_programs(settings: CheckSettings, problems: Collection[str]) -> list[tuple[str, OfflineResponse]]:

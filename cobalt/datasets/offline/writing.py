@@ -23,7 +23,7 @@ from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.errors import UserError, tally
 from cobalt.stage.records import encode_record
 from cobalt.stage.rows import read_rows
-from cobalt.stage.run import Outcome, Whole, quoted
+from cobalt.stage.run import Outcome, Whole, made, quoted
 from cobalt.stage.tally import Summary, Tally, with_first
 
 # What becomes of a problem; keys of a run's counts.
@@ -145,18 +145,18 @@ class GroupWriter:
                 self.programs[LONG_PROMPT] += len(problem.candidates)
                 return []
             fits = partial(self._fits, self._counter, problem.messages, alone)
-        made, became = make_groups(problem.id, problem.candidates, self._settings, fits, problem.refuse)
+        grouped, became = make_groups(problem.id, problem.candidates, self._settings, fits, problem.refuse)
         for what, number in became.items():
             if what.startswith("dropped"):
                 self.programs.leave_out(what, problem.id, number)
             else:
                 self.programs[what] += number
-        if not made:
+        if not grouped:
             self.problems.leave_out(NO_GROUP, problem.id)
         messages, contrast = tuple(problem.messages), self._settings.contrast
         return [
             OfflineGroup(f"{problem.id}/{number}", problem.id, self._source, messages, responses, contrast)
-            for number, responses in enumerate(made)
+            for number, responses in enumerate(grouped)
         ]
 
     def _fits(
@@ -171,12 +171,7 @@ class GroupWriter:
 
 def groups_made(summary: Summary, source: str, folder: Path) -> Outcome:
     """The outcome of a stage that made groups for offline training."""
-    return Outcome(
-        summary=summary,
-        title=f"{source}: {folder}",
-        wrote=str(folder),
-        next=f"cobalt train offline_rl --data_dir {quoted(folder)} --model MODEL -o RUN",
-    )
+    return made(summary, source, folder, f"cobalt train offline_rl --data_dir {quoted(folder)} --model MODEL -o RUN")
 
 
 def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> dict[str, str]:
