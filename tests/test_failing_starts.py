@@ -12,6 +12,7 @@ from support import ROOT
 from cobalt.engine.model_check import check_model
 from cobalt.engine.startup import first_error
 from cobalt.serving import services
+from cobalt.stage.environment import new_log_folder
 from cobalt.stage.errors import UserError
 
 ENGINE_LOG = """\
@@ -113,3 +114,12 @@ def test_a_command_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeyp
     monkeypatch.setattr(services, "enter_delegated", lambda: None)
     with pytest.raises(UserError, match="cannot run .*Exec format error"):
         services.run_beside_services(services.Arguments([str(script)]))
+
+
+def test_the_last_folders_of_logs_stay_and_those_of_living_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    logs = tmp_path / "cobalt" / "logs"
+    mine, *ended = (logs / f"2000010{day}-000000-{pid}" for day, pid in enumerate([os.getpid(), *[2**30] * 6]))
+    for folder in (mine, *ended):
+        folder.mkdir(parents=True)
+    assert {mine, *ended[-4:], new_log_folder()} == set(logs.iterdir())

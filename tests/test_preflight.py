@@ -17,7 +17,6 @@ from cobalt.training.configuration import node_environment
 
 A, B = (Node(host, host, f"10.0.0.{number}", 64.0, 4.0) for number, host in enumerate("ab"))
 GOOD = {
-    "Python": "3.11.9",
     "environment": "/shared/cobalt/.venv",
     "packages": {"ray": "2.60.0", "nvidia-cuda-runtime": "13.0.96"},
     "code": "/shared/cobalt (c0de)",
@@ -39,7 +38,6 @@ def wrong(facts, node: Node = B) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"Python": "3.11.2"}, "3.11.2"),
         ({"environment": "/home/x/.venv"}, "/home/x/.venv"),
         ({"packages": GOOD["packages"] | {"ray": "2.59.0"}}, "ray"),
         ({"packages": {"nvidia-cuda-runtime": "13.0.96"}}, "ray"),

@@ -20,33 +20,25 @@ from cobalt.training.private_ray import IMPORT_ENVIRONMENT
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
 START = """
-import json, os, sys
-from cobalt.stage.cli import run_script
+import json, os, subprocess, sys
 from cobalt.training.cluster import asks_for_token
 from cobalt.training.private_ray import private_ray
 from cobalt.training.ray_watcher import VARIABLE
-from dataclasses import dataclass
-import subprocess
-@dataclass
-class Arguments: pass
-def main(_):
-    before = dict(os.environ)
-    with private_ray(num_cpus=2, num_gpus=1, object_store_memory=10**8) as variables:
-        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        address = variables["RAY_ADDRESS"]
-        print(json.dumps({
-            "address": address,
-            "folder": os.environ[VARIABLE],
-            "child": child.pid,
-            "open": not asks_for_token(address),
-            "wrong": not asks_for_token(address, "0123456789abcdef0123456789abcdef"),
-        }), flush=True)
-        sys.stdin.read()
-        child.kill()
-        child.wait()
-    print(json.dumps(sorted(name for name in before | os.environ if before.get(name) != os.environ.get(name))))
-    return 0
-run_script(Arguments, main)
+before = dict(os.environ)
+with private_ray(num_cpus=2, num_gpus=1, object_store_memory=10**8) as variables:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    address = variables["RAY_ADDRESS"]
+    print(json.dumps({
+        "address": address,
+        "folder": os.environ[VARIABLE],
+        "child": child.pid,
+        "open": not asks_for_token(address),
+        "wrong": not asks_for_token(address, "0123456789abcdef0123456789abcdef"),
+    }), flush=True)
+    sys.stdin.read()
+    child.kill()
+    child.wait()
+print(json.dumps(sorted(name for name in before | os.environ if before.get(name) != os.environ.get(name))))
 """
 
 
@@ -122,28 +114,6 @@ def test_it_is_private_beside_another_ray_which_it_neither_uses_nor_changes(open
     assert succeed(open_ray, sys.executable, "-c", count).splitlines()[-1] == "1"
 
 
-DIRECT = """
-from ray import serve
-from cobalt.serving.settings import ServiceSettings
-from cobalt.serving.ray_serve import Judge
-serve.start(proxy_location="Disabled")
-serve.run(serve.deployment(Judge).bind(ServiceSettings(concurrency=1), 1), name="direct", route_prefix=None)
-"""
-
-
-@pytest.mark.sandbox
-@pytest.mark.timeout(400)
-def test_an_open_ray_is_refused_also_by_a_replica_unless_it_is_allowed_which_every_result_names(open_ray):
-    for app in (JUDGE, [*ENGINE, "model=none/none"]):
-        assert "allow_open_cluster" in refuse(open_ray, "serve", "run", *app)
-    by_itself = run(open_ray, sys.executable, "-c", DIRECT)
-    assert by_itself.returncode != 0
-    assert "allow_open_cluster" in by_itself.stderr + by_itself.stdout
-    succeed(open_ray, "serve", "run", "--non-blocking", *JUDGE, "allow_open_cluster=true")
-    result, description, _ = ask(open_ray)
-    assert result["private"] is description["private"] is False
-
-
 def test_after_kill_9_of_its_run_nothing_is_left(env):
     mine = Private(env)
     processes = mine.processes()
@@ -165,3 +135,25 @@ def test_if_it_dies_the_run_says_so_and_names_its_logs(env, tmp_path):
     assert str(kept) in said
     assert (kept / "raylet.out").exists()
     wait_for_end(*processes, folder=mine.folder)
+
+
+DIRECT = """
+from ray import serve
+from cobalt.serving.settings import ServiceSettings
+from cobalt.serving.ray_serve import Judge
+serve.start(proxy_location="Disabled")
+serve.run(serve.deployment(Judge).bind(ServiceSettings(concurrency=1), 1), name="direct", route_prefix=None)
+"""
+
+
+@pytest.mark.sandbox
+@pytest.mark.timeout(400)
+def test_an_open_ray_is_refused_also_by_a_replica_unless_it_is_allowed_which_every_result_names(open_ray):
+    for app in (JUDGE, [*ENGINE, "model=none/none"]):
+        assert "allow_open_cluster" in refuse(open_ray, "serve", "run", *app)
+    by_itself = run(open_ray, sys.executable, "-c", DIRECT)
+    assert by_itself.returncode != 0
+    assert "allow_open_cluster" in by_itself.stderr + by_itself.stdout
+    succeed(open_ray, "serve", "run", "--non-blocking", *JUDGE, "allow_open_cluster=true")
+    result, description, _ = ask(open_ray)
+    assert result["private"] is description["private"] is False

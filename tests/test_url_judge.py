@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
-from serving import Scripted, served
+from serving import Scripted, listening, served
 from support import ROOT, alive, descendants
 
 from cobalt.judge import VerdictKind, open_judge
@@ -293,17 +294,6 @@ asyncio.run(main())
 """
 
 
-def _judging(parent):
-    """The processes below `parent` that host a judge."""
-    hosts = []
-    for pid in descendants(parent):
-        with contextlib.suppress(OSError):
-            command = open(f"/proc/{pid}/cmdline", "rb").read()  # noqa: PTH123, SIM115
-            if b"cobalt.serving.host" in command:
-                hosts.append(pid)
-    return hosts
-
-
 @pytest.mark.services
 @pytest.mark.sandbox
 @pytest.mark.parametrize("end", [signal.SIGKILL, None])
@@ -315,11 +305,10 @@ def test_two_processes_judge_and_end_with_their_parent_however_it_ends(tmp_path,
             assert parent.stdout.readline() == "judged\n"
             processes = descendants(parent.pid)
             if end is not None:
-                assert len(_judging(parent.pid)) == 2
+                assert len(psutil.Process(parent.pid).children()) == 2
                 (folder,) = tmp_path.glob("cobalt-judge-*")
                 assert folder.stat().st_mode & 0o777 == 0o700
-                listening = subprocess.run(["ss", "-tlnp"], capture_output=True, text=True, check=False).stdout
-                assert not any(f"pid={pid}," in listening for pid in processes)
+                assert not listening(processes)
                 parent.send_signal(end)
             assert parent.wait(60) == (-end if end else 0)
         finally:

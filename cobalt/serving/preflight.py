@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -80,7 +79,6 @@ def look(
     secrets = secrets_of_a_run(os.environ)
     memory = shutil.disk_usage("/dev/shm").total
     return {
-        "Python": platform.python_version(),
         "environment": str(Path(sys.prefix).resolve()),
         "packages": packages,
         "code": f"{root} ({digest(root, *_CODE)[:12]})",
@@ -141,7 +139,6 @@ def _missing(values: Mapping[str, str], launcher: Mapping[str, str]) -> str:
 
 
 RULES: tuple[tuple[str, Callable[[Any, Any], str], str], ...] = (
-    ("Python", _other, "its Python is {}"),
     ("environment", _other, "its Ray runs in the environment {}: activate it before `scripts/ray_cluster.sh join`"),
     ("packages", _missing, "its packages have other versions than the launcher's ({}): run scripts/setup.sh there"),
     ("code", _other, "its code is {}"),

@@ -79,9 +79,10 @@ class AppProcess:
         return last_line(os.pread(self.errors.fileno(), _MOST_ERRORS, begin).decode(errors="replace"))
 
     def rotate_errors(self) -> None:
-        """Move what its standard error has from `LOG_BYTES` on to `FILE.1`, and go on in the same file."""
+        """Move its standard error to `FILE.1` if it has `LOG_BYTES` or more; the child goes on in the same file."""
         if os.fstat(self.errors.fileno()).st_size >= LOG_BYTES:
-            shutil.copyfile(self.errors.name, f"{self.errors.name}.1")
+            with contextlib.suppress(OSError):  # the disk is full, or newer runs have removed the folder
+                shutil.copyfile(self.errors.name, f"{self.errors.name}.1")
             self.errors.truncate(0)
 
     def ask_to_end(self) -> None:

@@ -94,7 +94,7 @@ def cache_folder(name: str) -> Path:
 
 
 def new_log_folder() -> Path:
-    """A new folder for logs, which other users cannot enter; of older ones the last `KEPT_LOGS` stay.
+    """A new folder for logs, which other users cannot enter; the last `KEPT_LOGS` stay, and those of living processes.
 
     Raises:
         OSError: it cannot be made.
@@ -103,5 +103,6 @@ def new_log_folder() -> Path:
     folder = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-KEPT_LOGS]:
-        shutil.rmtree(older, ignore_errors=True)
+        if not Path("/proc", older.name.rpartition("-")[2]).exists():
+            shutil.rmtree(older, ignore_errors=True)
     return folder
