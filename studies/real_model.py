@@ -150,10 +150,14 @@ def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ..
 
     def grpo(row: Row, method: str, data: str, model: Path, steps: int) -> None:
         name, purpose, run = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps.", _run(folder, row)
-        more = {"save_every": min(4, steps), "validate_every": None, "scale": "cpu"}
-        own = (*_GRPO, f"data.max_response_length={scale.max_tokens}")
         plan.append(
-            pocket.training(name, purpose, method, folder / data, model, run, steps, seed, settings=own, **more)
+            pocket.training(
+                *(name, purpose, method, folder / data, model, run, steps, seed),
+                save_every=min(4, steps),
+                validate_every=None,
+                settings=(*_GRPO, f"data.max_response_length={scale.max_tokens}"),
+                scale="cpu",
+            )
         )
 
     if arguments.model is None:
