@@ -230,9 +230,10 @@ def study(arguments: Arguments) -> Study:
     again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]
     chosen = {"--model": arguments.model, "--limit": limit, "--page": arguments.page}
     again += [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
-    measured = tuple(pocket.evaluation_file(folder / row.slug) for row in ROWS)
-    table = Step("table", "Write the table.", (*again, "--table"), files=(page,), needs=measured)
     model = None if arguments.model is None else str(arguments.model)
+    named = () if arguments.model is None else (arguments.model,)
+    measured = tuple(pocket.evaluation_file(folder / row.slug) for row in ROWS)
+    table = Step("table", "Write the table.", (*again, "--table"), files=(page,), needs=(*measured, *named))
     return Study(
         "real model",
         folder,
@@ -240,7 +241,7 @@ def study(arguments: Arguments) -> Study:
         (*steps_of(folder, arguments, scale), table),
         shlex.join(again),
         f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
-        given=(arguments.mbpp, *([] if arguments.model is None else [arguments.model])),
+        given=(arguments.mbpp, *named),
         given_by="the download of it, and name it by --mbpp or --model: run that",
     )
 
