@@ -201,7 +201,12 @@ def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ..
         " {at}/prompts.jsonl --model_name {ft} --prompts program --max_prompt_length {longest}",
         "{at}/prompts.jsonl",
     )
-    rows("cobalt_rows", "multi", "prompts", "prompts", "{ft}", "")
+    purpose, prompts = (
+        "Choose the validation rows that veRL wants, though nothing is validated.",
+        folder / "prompts.jsonl",
+    )
+    plan.append(pocket.first_problems("few_prompts", purpose, 8, prompts, folder / "few_prompts.jsonl"))
+    rows("cobalt_rows", "multi", "prompts", "few_prompts", "{ft}", "")
     grpo(COBALT, "grpo_multi_turn", "cobalt_rows", ft, scale.cobalt_steps)
     measure(COBALT)
     runs, curves = {row.name: folder / row.slug for row in ROWS}, {row.name: _run(folder, row) for row in (FT, COBALT)}
