@@ -223,12 +223,12 @@ def study(arguments: Arguments) -> Study:
     """The study that the flags ask for.
 
     Raises:
-        UserError: the limit is below 2.
+        UserError: the limit is below the prompts of a training step.
     """
     scale, limit = Scale(), arguments.limit
     if limit is not None:
-        if limit < 2:
-            raise UserError(f"--limit {limit}: it must be 2 or more")
+        if limit < 4:
+            raise UserError(f"--limit {limit}: it must be 4 or more, the prompts of a training step")
         scale = Scale(limit, limit, limit, limit, max_tokens=64, group=2, groups=1, ft_steps=1, cobalt_steps=1)
     folder = arguments.output_dir or Path("runs") / ("real_model" if limit is None else "real_model_smoke")
     page = arguments.page or folder / "results.md"
