@@ -82,9 +82,12 @@ def _train_and_measure(plan: Lines, folder: Path, base: Path, row: str, seed: in
         plan.add(name, purpose, line, f"{{at}}/{name}/evaluation.jsonl", model)
 
     def train(run: Path, method: str, rows: Path, model: Path) -> None:
-        more = {"save_every": 10, "validate_every": None, "scale": "paper"}
-        purpose = "Train by GRPO, as many epochs as the paper."
-        step = pocket.training(run.name, purpose, method, rows, model, run, None, seed, **more)
+        step = pocket.training(
+            *(run.name, "Train by GRPO, as many epochs as the paper.", method, rows, model, run, None, seed),
+            save_every=10,
+            validate_every=None,
+            scale="paper",
+        )
         plan.append(replace(step, command=("env", "COBALT_JUDGE_PAPER=true", *step.command)))
 
     write("base", "Measure base.", "lcb_v6", base, 8)

@@ -150,10 +150,14 @@ def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ..
 
     def grpo(row: Row, method: str, data: str, model: Path, steps: int) -> None:
         name, purpose, run = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps.", _run(folder, row)
-        more = {"save_every": min(4, steps), "validate_every": None, "scale": "cpu"}
-        own = (*_GRPO, f"data.max_response_length={scale.max_tokens}")
         plan.append(
-            pocket.training(name, purpose, method, folder / data, model, run, steps, seed, settings=own, **more)
+            pocket.training(
+                *(name, purpose, method, folder / data, model, run, steps, seed),
+                save_every=min(4, steps),
+                validate_every=None,
+                settings=(*_GRPO, f"data.max_response_length={scale.max_tokens}"),
+                scale="cpu",
+            )
         )
 
     if arguments.model is None:
@@ -197,7 +201,12 @@ def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ..
         " {at}/prompts.jsonl --model_name {ft} --prompts program --max_prompt_length {longest}",
         "{at}/prompts.jsonl",
     )
-    rows("cobalt_rows", "multi", "prompts", "prompts", "{ft}", "")
+    purpose, prompts = (
+        "Choose the validation rows that veRL wants, though nothing is validated.",
+        folder / "prompts.jsonl",
+    )
+    plan.append(pocket.first_problems("few_prompts", purpose, 8, prompts, folder / "few_prompts.jsonl"))
+    rows("cobalt_rows", "multi", "prompts", "few_prompts", "{ft}", "")
     grpo(COBALT, "grpo_multi_turn", "cobalt_rows", ft, scale.cobalt_steps)
     measure(COBALT)
     runs, curves = {row.name: folder / row.slug for row in ROWS}, {row.name: _run(folder, row) for row in (FT, COBALT)}
@@ -214,21 +223,22 @@ def study(arguments: Arguments) -> Study:
     """The study that the flags ask for.
 
     Raises:
-        UserError: the limit is below 2.
+        UserError: the limit is below the prompts of a training step.
     """
     scale, limit = Scale(), arguments.limit
     if limit is not None:
-        if limit < 2:
-            raise UserError(f"--limit {limit}: it must be 2 or more")
+        if limit < 4:
+            raise UserError(f"--limit {limit}: it must be 4 or more, the prompts of a training step")
         scale = Scale(limit, limit, limit, limit, max_tokens=64, group=2, groups=1, ft_steps=1, cobalt_steps=1)
     folder = arguments.output_dir or Path("runs") / ("real_model" if limit is None else "real_model_smoke")
     page = arguments.page or folder / "results.md"
     again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]
     chosen = {"--model": arguments.model, "--limit": limit, "--page": arguments.page}
     again += [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
-    measured = tuple(pocket.evaluation_file(folder / row.slug) for row in ROWS)
-    table = Step("table", "Write the table.", (*again, "--table"), files=(page,), needs=measured)
     model = None if arguments.model is None else str(arguments.model)
+    named = () if arguments.model is None else (arguments.model,)
+    measured = tuple(pocket.evaluation_file(folder / row.slug) for row in ROWS)
+    table = Step("table", "Write the table.", (*again, "--table"), files=(page,), needs=(*measured, *named))
     return Study(
         "real model",
         folder,
@@ -236,7 +246,7 @@ def study(arguments: Arguments) -> Study:
         (*steps_of(folder, arguments, scale), table),
         shlex.join(again),
         f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
-        given=(arguments.mbpp, *([] if arguments.model is None else [arguments.model])),
+        given=(arguments.mbpp, *named),
         given_by="the download of it, and name it by --mbpp or --model: run that",
     )
 

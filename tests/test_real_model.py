@@ -47,16 +47,17 @@ def test_a_folder_that_is_there_is_left_as_it_is_and_taken_only_if_it_is_the_mod
 # --- the study of the real model
 
 
-def test_a_limit_that_leaves_too_little_to_compare_is_refused():
+@pytest.mark.parametrize("limit", [-1, 0, 3])
+def test_a_limit_below_the_prompts_of_a_step_is_refused(limit):
     with pytest.raises(UserError, match="--limit"):
-        real_model.study(real_model.Arguments(limit=1))
+        real_model.study(real_model.Arguments(limit=limit))
 
 
 def test_a_study_is_another_one_with_another_limit_or_model(tmp_path):
     def arguments(**flags):
         return real_model.study(real_model.Arguments(tmp_path, **flags)).arguments
 
-    assert arguments() != arguments(limit=2) != arguments(model=tmp_path)
+    assert arguments() != arguments(limit=4) != arguments(model=tmp_path)
 
 
 def test_no_problem_that_is_measured_is_trained_on(tmp_path):
@@ -71,9 +72,9 @@ def test_no_problem_that_is_measured_is_trained_on(tmp_path):
             "challenge_test_list": [],
         }
         for first in tasks.values()
-        for number in range(4)
+        for number in range(5)
     ]
-    planned = real_model.study(real_model.Arguments(tmp_path, limit=3, mbpp=write_lines(tmp_path / "m.jsonl", rows)))
+    planned = real_model.study(real_model.Arguments(tmp_path, limit=4, mbpp=write_lines(tmp_path / "m.jsonl", rows)))
     [step] = [step for step in planned.steps if step.name == "problems"]
     subprocess.run(step.command, cwd=ROOT, check=True, capture_output=True)
     ids = {
@@ -81,10 +82,10 @@ def test_no_problem_that_is_measured_is_trained_on(tmp_path):
         for name in ("test", "train", "sampled", "mbpp_prompt")
     }
     assert ids == {
-        "test": [11, 12, 13],
-        "train": [601, 602, 603],
-        "sampled": [601, 602, 603],
-        "mbpp_prompt": [1, 2, 3, 4],
+        "test": [11, 12, 13, 14],
+        "train": [601, 602, 603, 604],
+        "sampled": [601, 602, 603, 604],
+        "mbpp_prompt": [1, 2, 3, 4, 5],
     }
     assert "human_solutions" in json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])
 

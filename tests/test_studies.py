@@ -335,7 +335,7 @@ STUDIES = {
     "reproduce --fast": reproduce.study(reproduce.Arguments(Path("runs/mine"), (0, 1), fast=True)),
     "reproduce --rounds": reproduce.study(reproduce.Arguments(seeds=(0,), rounds=(4, 2))),
     "real_model": real_model.study(real_model.Arguments()),
-    "real_model --limit": real_model.study(real_model.Arguments(Path("runs/mine"), 3, limit=2, model=Path("own"))),
+    "real_model --limit": real_model.study(real_model.Arguments(Path("runs/mine"), 3, limit=4, model=Path("own"))),
     "paper_row": paper_row.study(paper_row.Arguments()),
     "paper_row --row FT": paper_row.study(paper_row.Arguments(row="FT", model="own/model", data=Path("data"))),
     "paper_row --row FT-Cobalt": paper_row.study(paper_row.Arguments(row="FT-Cobalt")),
