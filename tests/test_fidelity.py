@@ -227,45 +227,35 @@ def test_commands_that_need_no_service_run_as_in_the_readme(tmp_path, policy):
     Added are `--input_file` where the line downloads its data, and `--model_name` where it would load Qwen3's
     tokenizer. test_services.py runs the vLLM commands and eval_multi_turn.py.
     """
-
-    def readme(line):
-        words = [str(tmp_path / word) if word.endswith(".jsonl") else word for word in line.split()]
-        finished = run(*words)
-        assert finished.returncode == 0, finished.stderr
-        return tmp_path / words[words.index("--output_file") + 1] if "--output_file" in words else None
-
-    write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(6)])
-    finished = run(
-        *("preproc/preproc_taco.py", "--input_file", tmp_path / "taco.jsonl", "--output_dir", tmp_path / "taco"),
-        *("--dev_size", "2"),
-    )
-    assert finished.returncode == 0, finished.stderr
-    dev, train = (tmp_path / "taco" / f"{name}.jsonl" for name in ("dev", "train"))
-    assert [len(read_records(path)) for path in (dev, train)] == [2, 4]
-    dev.rename(tmp_path / "dev.jsonl")
-    train.rename(tmp_path / "train.jsonl")
-
-    perturbed = readme("preproc/run_perturbation.py --input_file dev.jsonl --output_file perturbed.jsonl")
-    assert all("perturbed_public_test_cases" in record for record in read_records(perturbed))
-
-    write_lines(tmp_path / "run.jsonl", [trajectory_record("t", [[WRONG, WRONG, RIGHT]] * 2)])
-    write_lines(tmp_path / "run_dev.jsonl", [trajectory_record("d", [[WRONG, WRONG, RIGHT]] * 2)])
-    selection = f"preproc/process_multi_turn_taco.py --model_name {policy}"
-    readme(f"{selection} --input_file run.jsonl --output_file prompts.jsonl")
-    chosen = readme(f"{selection} --input_file run_dev.jsonl --output_file prompts_dev.jsonl --is_test")
-    assert {record["sample"] for record in read_records(chosen)} == {None, 0}
-
-    for kind, files in (("single", ("train.jsonl", "dev.jsonl")), ("multi", ("prompts.jsonl", "prompts_dev.jsonl"))):
-        rows = f"--train_data_file {files[0]} --val_data_file {files[1]} --model_name {policy}"
-        readme(f"preproc/verl_preproc_{kind}_turn.py --local_dir {tmp_path}/{kind} {rows}")
+    files = {
+        "taco": [row(number) for number in range(6)],
+        "run": [trajectory_record("t", [[WRONG, WRONG, RIGHT]] * 2)],
+        "run_dev": [trajectory_record("d", [[WRONG, WRONG, RIGHT]] * 2)],
+        "tempting": [perturbed_problem()],
+        "hacked": [recorded((A, result("--++")), (B, result("+-++")))],
+    }
+    for name, records in files.items():
+        write_lines(tmp_path / f"{name}.jsonl", records)
+    selection, rows = f"preproc/process_multi_turn_taco.py --model_name {policy}", f"--model_name {policy} --local_dir"
+    lines = [
+        "preproc/preproc_taco.py --input_file taco.jsonl --output_dir taco --dev_size 2",
+        "preproc/run_perturbation.py --input_file taco/dev.jsonl --output_file perturbed.jsonl",
+        f"{selection} --input_file run.jsonl --output_file prompts.jsonl",
+        f"{selection} --input_file run_dev.jsonl --output_file prompts_dev.jsonl --is_test",
+        f"preproc/verl_preproc_single_turn.py {rows} single --train_data_file taco/train.jsonl"
+        " --val_data_file taco/dev.jsonl",
+        f"preproc/verl_preproc_multi_turn.py {rows} multi --train_data_file prompts.jsonl"
+        " --val_data_file prompts_dev.jsonl",
+        "extract_turn_level_errors.py --data_file tempting.jsonl --input_file hacked.jsonl --output_file events.jsonl",
+    ]
+    for line, (code, _, said) in zip(lines, run_commands((tmp_path, line.split()) for line in lines), strict=True):
+        assert code == 0, (line, said)
+    assert [len(read_records(tmp_path / "taco" / f"{name}.jsonl")) for name in ("dev", "train")] == [2, 4]
+    assert all("perturbed_public_test_cases" in record for record in read_records(tmp_path / "perturbed.jsonl"))
+    assert {record["sample"] for record in read_records(tmp_path / "prompts_dev.jsonl")} == {None, 0}
+    for kind in ("single", "multi"):
         assert {path.name for path in (tmp_path / kind).glob("*.parquet")} == {"train.parquet", "validation.parquet"}
-
-    write_lines(tmp_path / "perturbed.jsonl", [perturbed_problem()])
-    write_lines(tmp_path / "hacked.jsonl", [recorded((A, result("--++")), (B, result("+-++")))])
-    events = readme(
-        "extract_turn_level_errors.py --data_file perturbed.jsonl --input_file hacked.jsonl --output_file events.jsonl"
-    )
-    assert len(read_records(events)) == 1
+    assert len(read_records(tmp_path / "events.jsonl")) == 1
 
 
 def test_commands_that_serve_an_engine_name_the_model():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from outside import run_commands
 from support import ROOT, square_problem, write_lines
 
 SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
@@ -46,60 +47,71 @@ def test_flags_take_underscores_and_dashes(tmp_path):
         assert_user_error(finished, "cannot read")
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["{broken\n"], "line 1: not valid JSON"),
-        ([json.dumps(square_problem(1)) + "\n", '{"id": 2}\n'], "line 2: field 'question' is missing"),
-        ([json.dumps(square_problem(1, test_cases={"inputs": [], "outputs": []}))], "the test suite is empty"),
-        ([json.dumps(square_problem(1, test_cases={"inputs": ["1"], "outputs": []}))], "1 inputs but 0 outputs"),
-        ([], "the file holds no problem"),
-        (['{"id":' + "[" * 100_000], "line 1: not valid JSON (nested too deeply)"),
-        ([f'{{"id": {"9" * 60_000}}}'], "line 1: not valid JSON (a number has"),
-        ([json.dumps(square_problem(1, question="half a \ud800 pair"))], "line 1: not Unicode text"),
-    ],
-)
-@pytest.mark.slow
+def assert_each_is_refused(commands, messages):
+    """Of commands that run one after the other in one process: each ends as a user's mistake with its message."""
+    ended = run_commands(((ROOT, map(str, words)) for words in commands), XDG_RUNTIME_DIR="/nonexistent")
+    for message, (code, _, said) in zip(messages, ended, strict=True):
+        assert code == 2, said
+        assert message in " ".join(said.split()) and "Traceback" not in said
+
+
+BAD_FILES = {
+    "line 1: not valid JSON": ["{broken\n"],
+    "line 2: field 'question' is missing": [json.dumps(square_problem(1)) + "\n", '{"id": 2}\n'],
+    "the test suite is empty": [json.dumps(square_problem(1, test_cases={"inputs": [], "outputs": []}))],
+    "1 inputs but 0 outputs": [json.dumps(square_problem(1, test_cases={"inputs": ["1"], "outputs": []}))],
+    "the file holds no problem": [],
+    "line 1: not valid JSON (nested too deeply)": ['{"id":' + "[" * 100_000],
+    "line 1: not valid JSON (a number has": [f'{{"id": {"9" * 60_000}}}'],
+    "line 1: not Unicode text": [json.dumps(square_problem(1, question="half a \ud800 pair"))],
+}
+
+
 @pytest.mark.parametrize("script", SCRIPTS[:2])
-def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script, lines, message):
-    path = tmp_path / "p.jsonl"
-    path.write_text("".join(lines))
-    assert_user_error(run(script, "-i", path, "-o", tmp_path / "o.jsonl"), message)
+def test_bad_problem_files_are_named_by_line_and_field(tmp_path, script):
+    commands = []
+    for number, lines in enumerate(BAD_FILES.values()):
+        (tmp_path / f"{number}.jsonl").write_text("".join(lines))
+        commands.append([script, "-i", tmp_path / f"{number}.jsonl", "-o", tmp_path / "o.jsonl"])
+    assert_each_is_refused(commands, BAD_FILES)
     assert not (tmp_path / "o.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--temperature", "-1"], "setting 'temperature'"),
-        (["--top_p", "1.5"], "setting 'top_p'"),
-        (["-n", "0"], "num_completions is 0"),
-        (["--concurrency", "0"], "concurrency is 0"),
-        (["--prompts", "none-such"], "no prompt set 'none-such'"),
-        (["--limit", "0"], "--limit is 0"),
-        (["--ids", "1", "none-such"], "--ids none-such"),
-        (["--replay_file", "absent.jsonl"], "cannot read absent.jsonl"),
-        (["--no_such_flag"], "no_such_flag"),
-        (["-o", "/dev/null"], "'/dev/null' is not a file"),
-    ],
-)
-def test_bad_flags_are_named(tmp_path, flags, message):
+BAD_FLAGS = {
+    "setting 'temperature'": "--temperature -1",
+    "setting 'top_p'": "--top_p 1.5",
+    "num_completions is 0": "-n 0",
+    "concurrency is 0": "--concurrency 0",
+    "no prompt set 'none-such'": "--prompts none-such",
+    "--limit is 0": "--limit 0",
+    "--ids none-such": "--ids 1 none-such",
+    "cannot read absent.jsonl": "--replay_file absent.jsonl",
+    "no_such_flag": "--no_such_flag",
+    "'/dev/null' is not a file": "-o /dev/null",
+}
+
+
+def test_bad_flags_are_named(tmp_path):
     path = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    assert_user_error(run("run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl", *flags), message)
+    words = ["run_single_turn_vllm.py", "-i", path, "-o", tmp_path / "o.jsonl"]
+    assert_each_is_refused([[*words, *flags.split()] for flags in BAD_FLAGS.values()], BAD_FLAGS)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"responses": ["a", "b"], "finish_reasons": ["stop"]}, "'finish_reasons' must have one entry for each"),
-        ({"responses": ["a"], "finish_reasons": ["tired"]}, "problem 1: field 'finish_reasons.0'"),
-        ({"responses": ["a"], "completion_tokens": 3}, "problem 1: field 'completion_tokens'"),
-        ({"responses": [1]}, "problem 1: field 'responses.0'"),
-    ],
-)
-def test_a_malformed_first_turn_is_named(tmp_path, fields, message):
-    path = write_lines(tmp_path / "s.jsonl", [square_problem(1, **fields)])
-    assert_user_error(run("run_multi_turn_vllm.py", "-i", path, "-o", tmp_path / "m.jsonl"), message)
+BAD_FIRST_TURNS = {
+    "'finish_reasons' must have one entry for each": {"responses": ["a", "b"], "finish_reasons": ["stop"]},
+    "problem 1: field 'finish_reasons.0'": {"responses": ["a"], "finish_reasons": ["tired"]},
+    "problem 1: field 'completion_tokens'": {"responses": ["a"], "completion_tokens": 3},
+    "problem 1: field 'responses.0'": {"responses": [1]},
+}
+
+
+def test_a_malformed_first_turn_is_named(tmp_path):
+    paths = [
+        write_lines(tmp_path / f"{number}.jsonl", [square_problem(1, **fields)])
+        for number, fields in enumerate(BAD_FIRST_TURNS.values())
+    ]
+    commands = [["run_multi_turn_vllm.py", "-i", path, "-o", tmp_path / "m.jsonl"] for path in paths]
+    assert_each_is_refused(commands, BAD_FIRST_TURNS)
 
 
 def test_a_replay_with_too_few_responses_is_refused(tmp_path):
