@@ -25,7 +25,6 @@ from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
 from cobalt.problems.problem import load_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import read_summary
 
 HEADER = (
     "submission_id,problem_id,user_id,date,language,original_language,filename_ext,status,cpu_time,memory,code_size,"

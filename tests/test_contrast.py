@@ -1,6 +1,5 @@
 """Groups of a problem's programs: each has contrast, no program is used twice, and nothing is lost uncounted."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest

@@ -1,20 +1,18 @@
 """The judge on honest programs: verdicts, semantics of a script, suites, its own failures, real data."""
 
 # Whole programs stand on one line each.
-# ruff: noqa: E501, PTH208
+# ruff: noqa: E501
 
 import asyncio
 import contextlib
 import ctypes
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import psutil
@@ -73,24 +71,11 @@ VALID = {
     "reads standard input as a file": ("import sys\nprint(sum(map(int, sys.stdin)))", "1\n2\n", "3"),
     "reads descriptor 0 by its size": ("import os\nprint(os.read(0, os.fstat(0).st_size).decode()[::-1])", "abc", "cba"),
     "opens descriptor 0": ("print(open(0).read().upper())", "abc", "ABC"),
-    "opens /dev/stdin": ("print(open('/dev/stdin').read().upper())", "abc", "ABC"),
-    "maps its input": ("import mmap\nprint(mmap.mmap(0, 0, prot=mmap.PROT_READ)[:].decode())", "abc", "abc"),
     "uses a future import": ("from __future__ import annotations\ndef f(x: Missing): return x\nprint(f(1))", "", "1"),
     "calls exit": ("print(1)\nexit()\nprint(2)", "", "1"),
-    "calls quit": ("print(1)\nquit()\nprint(2)", "", "1"),
-    "calls sys.exit(0)": ("import sys\nprint(1)\nsys.exit(0)", "", "1"),
     "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
     "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
-    "asks for its folder": ("import os\nprint(bool(os.getcwd()))", "", "True"),
     "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0] < 4096)", "", "True"),
-    "uses threads": (
-        "import threading\nr = []\nt = threading.Thread(target=lambda: r.append(1))\nt.start()\nt.join()\nprint(r)", "", "[1]",
-    ),
-    "recurses in a thread with a large stack": (
-        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
-        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\n"
-        "t = threading.Thread(target=lambda: print(f(50000)))\nt.start()", "", "50000",
-    ),
     "recurses deeply": (
         "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(100000))", "", "100000",
     ),
@@ -99,12 +84,6 @@ VALID = {
         "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(20000))", "", "20000",
     ),
     "recurses to the default limit": ("def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(990))", "", "990"),
-    "uses a pool of processes": ("from multiprocessing import Pool\nif __name__ == '__main__':\n    with Pool(2) as p: print(p.map(abs, [-1, 2]))", "", "[1, 2]"),
-    "spawns a process": (
-        "import multiprocessing as m\ndef f(q): q.put(7)\nif __name__ == '__main__':\n    m.set_start_method('spawn')\n"
-        "    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()", "", "7",
-    ),
-    "runs an event loop": ("import asyncio\nasync def f(): return 5\nprint(asyncio.run(f()))", "", "5"),
     "prints at exit": ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "", "hi\nbye"),
     "prints from a destructor": ("class A:\n    def __del__(self): print('gone')\na = A()", "", "gone"),
     "uses its names in a destructor": (
@@ -127,7 +106,6 @@ VALID = {
     "uses data classes and typing": (
         "from dataclasses import dataclass\nfrom typing import List\n@dataclass\nclass P:\n    x: int\nprint(P(1))", "", "P(x=1)",
     ),
-    "writes and reads a file": ("open('a.txt', 'w').write('x')\nprint(open('a.txt').read())", "", "x"),
     "has a coding line": ("# -*- coding: latin-1 -*-\nprint(len('a'))", "", "1"),
     "prints other scripts": ("print('\u00fc\u4e2d\U0001f600', input())", "\u00e9", "\u00fc\u4e2d\U0001f600 \u00e9"),
     "warns when compiled": ("print(1 is 1)", "", "True"),
@@ -138,9 +116,6 @@ VALID = {
     "runs garbage collection": ("import gc\nprint(gc.isenabled(), gc.collect() >= 0)", "", "True True"),
     "catches its own memory error": ("try: x = bytearray(1 << 40)\nexcept MemoryError: print('x')", "", "x"),
     "has CRLF line ends": ("x = 1\r\nif x:\r\n    print(x)\r\n", "", "1"),
-    "handles an alarm": (
-        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('rung'))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\nsignal.pause()", "", "rung",
-    ),
 }  # fmt: skip
 
 
@@ -209,24 +184,10 @@ def test_failing_hook_is_reported_as_python_does_it(bench):
     )
 
 
-def test_message_of_an_exit_is_lost_without_standard_error(bench):
-    assert bench.output("import sys\nsys.stderr = None\nsys.exit('said')") == ""
-
-
 def test_program_larger_than_the_file_limit_is_a_compile_error(bench):
     result = bench.judge("#" + "x" * 4096, {"": ""}, file_bytes=2048, output_bytes=1024)
     assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
     assert "larger than 2048 bytes" in result.feedback[0]
-
-
-def test_syntax_error_shows_the_program_s_line(bench):
-    text = bench.judge("x = 1\nprint(x", {"": ""}).feedback[0]
-    assert 'File "main.py", line 2' in text
-    assert "SyntaxError: '(' was never closed" in text
-
-
-def test_end_of_input_is_an_eof_error(bench):
-    assert "EOFError" in bench.judge("input()\ninput()", {"1": ""}).feedback[0]
 
 
 def test_output_that_is_not_utf8_is_compared_as_bytes_and_shown_with_replacements(bench):
@@ -286,11 +247,6 @@ def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_who
 def test_an_empty_suite_gives_an_empty_result(bench):
     result = bench.judge("print(1)", {})
     assert (result.passing, result.pass_rate, result.all_passed) == ([], 0.0, False)
-
-
-def test_large_inputs_and_outputs_pass_whole(bench):
-    text = "x" * (5 * MIB)
-    assert bench.judge("print(input())", {text: text}).all_passed
 
 
 async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
@@ -367,16 +323,6 @@ def test_a_cancelled_program_leaves_the_judge_fit_for_use():
             return await judge.judge("print(1)", TestSuite(("",), ("1",)))
 
     assert asyncio.run(course()).all_passed
-
-
-def test_a_sandbox_may_be_closed_by_several_tasks_at_once():
-    async def course() -> None:
-        for _ in range(3):
-            sandbox = Sandbox(JudgeSettings())
-            await sandbox.start()
-            await asyncio.gather(*(sandbox.close() for _ in range(3)))
-
-    asyncio.run(course())
 
 
 def test_a_closed_judge_is_an_infrastructure_error():
@@ -511,6 +457,8 @@ def test_without_bubblewrap_the_judge_says_how_to_install_it(monkeypatch):
 
     with pytest.raises(UserError, match="apt-get install bubblewrap"):
         asyncio.run(course())
+    with pytest.raises(UserError, match="bubblewrap"):
+        asyncio.run(require_isolation(JudgeSettings()))
 
 
 def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch, tmp_path):
@@ -551,72 +499,6 @@ def test_doctor_finds_that_isolation_holds_here():
         assert len(findings) > 10
         assert [finding for finding in findings if not finding.holds] == []
         await require_isolation(JudgeSettings())
-
-    asyncio.run(course())
-
-
-def test_doctor_refuses_a_machine_without_bubblewrap(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UserError, match="bubblewrap"):
-        asyncio.run(require_isolation(JudgeSettings()))
-
-
-def _burn(stop: object) -> None:
-    while not stop.is_set():  # type: ignore[attr-defined]
-        sum(range(100000))
-
-
-def test_a_program_near_its_limit_gets_the_same_verdict_on_a_loaded_machine():
-    code = "import time\nwhile time.process_time() < 0.14: pass\nprint(1)"
-    over = "import time\nwhile time.process_time() < 0.3: pass\nprint(1)"
-    repetitions = 200 if os.environ.get("COBALT_LONG_TESTS") else 25
-    suite = TestSuite(tuple(map(str, range(repetitions))), ("1",) * repetitions)
-
-    async def course() -> tuple[ExecResult, ExecResult]:
-        settings = JudgeSettings(cpu_seconds=0.2, wall_seconds=0.6)
-        async with LocalJudge(settings) as judge:
-            return await judge.judge(code, suite), await judge.judge(over, suite)
-
-    stop = multiprocessing.Event()
-    # Eight times the cores' worth of work, at the judge's own priority.
-    load = [multiprocessing.Process(target=_burn, args=(stop,)) for _ in range(8 * len(os.sched_getaffinity(0)))]
-    for process in load:
-        process.start()
-    try:
-        below, above = asyncio.run(course())
-    finally:
-        stop.set()
-        for process in load:
-            process.join()
-    assert {verdict.kind for verdict in below.verdicts} == {PASSED}
-    assert {verdict.kind for verdict in above.verdicts} == {VerdictKind.TIME_LIMIT}
-
-
-def _settled(others: set[int]) -> set[int]:
-    """The processes of one idle sandbox: two of bubblewrap and the zygote; a compiler that still ends is waited for."""
-    deadline = time.monotonic() + 30
-    while len(own := set(descendants(os.getpid())) - others) > 3:
-        assert time.monotonic() < deadline, f"{len(own)} processes remain"
-        time.sleep(0.01)  # the kernel tells only its parent, the zygote
-    return own
-
-
-def test_many_tests_leave_descriptors_and_memory_flat():
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    async def course() -> None:
-        suite = TestSuite(tuple(map(str, range(500))), tuple(map(str, range(500))))
-        others = set(descendants(os.getpid()))
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            await judge.judge("print(input())", suite)
-            pids = _settled(others)
-            before = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in [os.getpid(), *pids]}, resident()
-            for _ in range(3):
-                assert (await judge.judge("print(input())", suite)).all_passed
-            after = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in [os.getpid(), *pids]}, resident()
-            assert after[0] == before[0]
-            assert after[1] - before[1] < 20 * MIB
 
     asyncio.run(course())
 

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,13 +22,10 @@ from cobalt.datasets.taco import (
     read_row,
     taco,
 )
-from cobalt.episode import extract_code
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
-from cobalt.stage.records import read_records
-from cobalt.stage.rows import read_rows
 
 STATEMENT = "Read a number from the input and print its square. " * 3
 SQUARE = "print(int(input()) ** 2)"
