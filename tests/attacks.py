@@ -324,10 +324,6 @@ os.execve(sys.executable, [sys.executable, "-S", "-c", code, {repository!r}], os
 }
 # What reaches others in the same session, group or user; the probe after each finds the sandbox's processes unharmed.
 GROUPS = {
-    "kills its group": "import os, signal\nos.kill(0, signal.SIGKILL)\nprint('held')",
-    "terminates its group": "import os, signal\nos.kill(0, signal.SIGTERM)\nprint('held')",
-    "kills its group from a child": "import os, signal, time\nif os.fork() == 0: os.kill(0, signal.SIGKILL)\nos.wait()\nprint('held')",
-    "stops its group from a child": "import os, signal, time\nif os.fork() == 0: os.kill(0, signal.SIGSTOP)\ntime.sleep(0.2)\nprint('held')",
     "sends its group every signal": """
 import os, signal
 for number in (signal.SIGINT, *range(34, 65)): signal.signal(number, signal.SIG_IGN)
@@ -442,18 +438,14 @@ while True:
     "loops under a name that looks like a state": Attack(SYSCALL + "prctl(15, b'x) S 1 1 0 0 0')\nwhile True: pass", (SLOW,)),
     "has ended children taken away": Attack("import signal\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: print('held')"),
     "loops beyond signals": Attack("import signal\nfor n in (signal.SIGTERM, signal.SIGXCPU, signal.SIGALRM): signal.signal(n, signal.SIG_IGN)\nwhile True: pass", (SLOW,)),
-    "loops in C": Attack("sum(range(10**12))", (SLOW,)),
     "computes at exit": Attack("import atexit\natexit.register(lambda: sum(range(10**12)))\nprint('held')", (SLOW,)),
     "sleeps": Attack("import time\ntime.sleep(1000)", (WAITING,)),
     "sleeps under a name that looks like a state": Attack(SYSCALL + "import time\nprctl(15, b') R 9 9 9 9 9 9')\ntime.sleep(1000)", (WAITING,)),
     "sleeps where its judge may not look": Attack(SYSCALL + "import time\nprctl(4, 0)\ntime.sleep(1000)", (WAITING,)),
     "sleeps while its child sleeps in its place": Attack(SYSCALL + "libc.vfork.restype = ctypes.c_int\nlibc.syscall(56, 0x4000 | 17, 0, 0, 0, 0)\nimport time\ntime.sleep(1000)", (WAITING,)),
-    "waits for a signal": Attack("import signal\nsignal.pause()", (WAITING,)),
     "waits for a child that stopped": Attack("import os, signal\nchild = os.fork()\nif child == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\nos.waitpid(child, 0)", (WAITING,)),
-    "deadlocks": Attack("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", (WAITING,)),
     "never ends a thread": Attack("import threading\nthreading.Thread(target=threading.Event().wait).start()\nprint('held')", (WAITING,)),
     "fills its memory": Attack("x = []\nwhile True: x.append(bytearray(1 << 20))", (FAT,)),
-    "asks for too much memory at once": Attack("x = bytearray(1 << 40)", (FAT,)),
     "fills memory in many processes": Attack(
         "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(100 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(1000)",
         (FAT,),
@@ -466,7 +458,6 @@ while True:
     "ends without output": Attack("import os\nos._exit(0)", (WRONG,)),
     "closes its descriptors": Attack("import os\nos.closerange(0, 256)", (WRONG,)),
     "crashes": Attack("import ctypes\nctypes.string_at(0)", (CRASHED,)),
-    "aborts": Attack("import os\nos.abort()", (CRASHED,)),
     "calls the kernel as a 32-bit program does": Attack(
         SYSCALL + "import mmap\ncode = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)\ncode.write(bytes.fromhex('b814000000cd80c3'))\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()\nprint('held')",
         (CRASHED,),
@@ -477,8 +468,6 @@ while True:
     "raises at exit after the right answer": Attack("import atexit\nprint('held')\natexit.register(lambda: 1/0)"),
     "tampers with the exit": Attack("import os, sys\nsys.excepthook = lambda *a: os._exit(0)\n1/0", (WRONG,)),
     "tampers with builtins": Attack("import builtins, os\nbuiltins.compile = builtins.exec = os._exit = os.write = None\nprint('held')"),
-    "reloads what was patched": Attack("import importlib, os\nimportlib.reload(os)\nprint('held')"),
-    "forks through posix": Attack("import posix\nif posix.fork() == 0: posix._exit(0)\nposix.wait()\nprint('held')"),
     "looks at the frames above": Attack(
         "import sys\nf = sys._getframe()\nseen = []\nwhile f: seen += list(f.f_locals) + list(f.f_globals); f = f.f_back\nprint('seen' if 'outputs' in seen or 'expected' in seen else 'held')",
     ),
@@ -586,10 +575,6 @@ def hoard(count, action, already=0):
 # A program that holds more than it may prints so, which is a wrong answer; one that was kept from it may end at any limit.
 MAY_BE_REFUSED = (PASSED, FAT, SLOW, CRASHED)
 MEMORY: dict[str, Attack] = {
-    "drops shared memory from sight": Attack(
-        HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
-        MAY_BE_REFUSED,
-    ),
     "holds page tables of pages that it only reads": Attack(
         HOARD
         + "libc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\n"
@@ -609,13 +594,6 @@ MEMORY: dict[str, Attack] = {
     "eats in a thread whose process has lost its first one": Attack(
         HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # before a thread's own heap takes the room\n    def eat():\n        time.sleep(0.05)\n        write_pages(block)\n        tell(64)\n        os.closerange(3, 200)\n        time.sleep(60)\n    threading.Thread(target=eat).start()\n    libc.syscall(60, 0)\nhoard(3, action)",
         (FAT,),
-    ),
-    "makes semaphores": Attack(
-        HOARD + "total = 0\ntry:\n    while total < 200:\n        call(64, 0, 32000, 0o600)\n        total += 2\nexcept OSError: pass\nreport(total)", MAY_BE_REFUSED
-    ),
-    "sends messages to queues": Attack(
-        HOARD + "message = struct.pack('l', 1) + bytes(8192)\nsent = 0\ntry:\n    while sent < 26000:\n        queue = call(68, 0, 0o600)\n        for _ in range(2):\n            call(69, queue, message, 8192, 0o4000)\n            sent += 1\nexcept OSError: pass\nreport(sent // 128)",
-        MAY_BE_REFUSED,
     ),
     "fills sockets": Attack(
         HOARD
@@ -749,23 +727,6 @@ else:
 try: total += 40 * (call(285, 1, 1, 0, 40 * MIB) == 0)
 except OSError: pass
 report(total)
-""",
-        MAY_BE_REFUSED,
-    ),
-    "has the kernel keep a huge table for it": Attack(
-        HOARD + "def action(tell):\n    prctl(78, 1, 1 << 20)\n    tell(64)\nhoard(3, action)", MAY_BE_REFUSED
-    ),
-    "has the kernel keep socket filters for it": Attack(
-        HOARD
-        + """
-code = ctypes.create_string_buffer(struct.pack("HBBI", 0x20, 0, 0, 0) * 899 + struct.pack("HBBI", 6, 0, 0, 1))
-def action(tell):
-    for number in range(58):
-        pair = socket.socketpair()
-        kept.append(pair)
-        for end in pair: end.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 900, ctypes.addressof(code)))
-        if number % 4 == 3: tell(1)  # 128 KiB for each end's
-hoard(14, action)
 """,
         MAY_BE_REFUSED,
     ),
@@ -948,10 +909,6 @@ print("held")
         SYSCALL
         + "import struct, time\ntime.sleep(1.4)\ntimer = ctypes.c_int()\ncall(222, 1, struct.pack('Pii48x', 0, 10, 0), ctypes.byref(timer))\nprint('held')",
     ),
-    "takes all the semaphores and queues": (
-        SYSCALL + "import time\nfor _ in range(40): refused(call, 64, 0, 32000, 0o600)\ntime.sleep(0.8)\nprint('held')",
-        "import multiprocessing, time\ntime.sleep(0.4)\nmultiprocessing.Lock().acquire()\nprint('held')",
-    ),
 }
 
 # Two tests of one program, one after the other in a sandbox: the first leaves something, the second looks for it.
@@ -975,8 +932,6 @@ if input() == "leave":
 else:
     verdict(refused(look))
 """,
-    "a system V object": SYSCALL
-    + "if input() == 'leave':\n    for number in (64, 68): refused(call, number, 77, *((1,) if number == 64 else ()), 0o1666)\n    print('held')\nelse: verdict(refused(call, 64, 77, 1, 0o666), refused(call, 68, 77, 0o666))",
     "a file in memory": REFUSED
     + "import mmap\nif input() == 'leave':\n    open('/dev/shm/left', 'w').write('x')\n    refused(lambda: open('/dev/shm/../../io/left', 'w').write('x'))\n    print('held')\nelse: verdict(refused(open, '/dev/shm/left'), refused(open, '/io/left'))",
     "a note in its own file's attributes": REFUSED
@@ -1111,17 +1066,41 @@ HONEST: dict[str, Attack] = {
     "short-lived processes beside ones that wait": Attack(
         "import os, select, time\nours, theirs = os.pipe()\nfor _ in range(3):\n    if os.fork() == 0:\n        os.close(theirs)\n        ready = select.select([ours], [], [])[0]\n        os._exit(0 if ready and os.read(ours, 1) == b'' else 1)\nstatuses = []\nfor number in range(150):\n    child = os.fork()\n    if child == 0:\n        time.sleep(0.004)\n        os._exit(number % 3)\n    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == number % 3)\nos.close(theirs)\nprint('held' if all(statuses) and {os.wait()[1] for _ in range(3)} == {0} else 'wrong')"
     ),
-    "asyncio.to_thread": Attack("import asyncio\nasync def main(): print(await asyncio.to_thread(lambda: 'held'))\nasyncio.run(main())"),
     "asyncio.create_subprocess_exec": Attack(
         "import asyncio, sys\nasync def main():\n    p = await asyncio.create_subprocess_exec(sys.executable, '-S', '-c', 'print(input()[::-1])', stdin=-1, stdout=-1)\n    print((await p.communicate(b'dleh\\n'))[0].decode())\nasyncio.run(main())",
     ),
     "ThreadPoolExecutor(30)": Attack("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(30) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
     "ProcessPoolExecutor(2)": Attack("from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(2) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
     "multiprocessing.Pool(2)": Attack("from multiprocessing import Pool\nwith Pool(2) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
-    "multiprocessing.Queue": Attack("import multiprocessing as m\nq = m.Queue()\np = m.Process(target=q.put, args=('held',))\np.start()\nprint(q.get())\np.join()"),
-    "multiprocessing.Pipe": Attack("import multiprocessing as m\na, b = m.Pipe()\np = m.Process(target=b.send, args=('held',))\np.start()\nprint(a.recv())\np.join()"),
-    "multiprocessing.Value": Attack("import multiprocessing as m\nv = m.Value('i', 1)\ndef add():\n    with v.get_lock(): v.value += 1\np = m.Process(target=add)\np.start()\np.join()\nprint('held' if v.value == 2 else v.value)"),
-    "multiprocessing.Array": Attack("import multiprocessing as m\nv = m.Array('i', 1000)\nv[3] = 7\nprint('held' if v[3] == 7 else v[3])"),
+    "multiprocessing.Queue, Pipe, Value and Array": Attack(
+        """
+import multiprocessing as m
+queue, (ours, theirs), number, array = m.Queue(), m.Pipe(), m.Value("i", 1), m.Array("i", 1000)
+def work():
+    with number.get_lock(): number.value += 1
+    array[3] = 7
+    queue.put("he")
+    theirs.send("ld")
+process = m.Process(target=work)
+process.start()
+said = queue.get() + ours.recv()
+process.join()
+print(said if (number.value, array[3]) == (2, 7) else "wrong")
+"""
+    ),
+    "modules of the library that ask the machine": Attack(
+        """
+import datetime, faulthandler, locale, logging, os, platform, random, secrets, tempfile, time, tracemalloc, uuid, warnings, zoneinfo
+os.getloadavg(), os.uname(), platform.platform()
+uuid.uuid4(), uuid.uuid1(), secrets.token_hex(), random.random()
+locale.setlocale(locale.LC_ALL, "")
+time.localtime(), datetime.datetime.now(zoneinfo.ZoneInfo("UTC"))
+faulthandler.enable(), tracemalloc.start()
+logging.warning("x"), warnings.warn("y")
+with tempfile.TemporaryFile("w+") as file:
+    file.write("held"), file.seek(0), print(file.read())
+"""
+    ),
     "multiprocessing.shared_memory": Attack("from multiprocessing.shared_memory import SharedMemory as S\ns = S(create=True, size=1 << 16)\ns.buf[5] = 7\nt = S(s.name)\nprint('held' if t.buf[5] == 7 else 'wrong')\nt.close(); s.close(); s.unlink()"),
     "multiprocessing.Lock, Event, Barrier": Attack("import multiprocessing as m\nl, e, b = m.Lock(), m.Event(), m.Barrier(2)\np = m.Process(target=b.wait)\np.start()\nb.wait()\np.join()\ne.set()\nwith l: print('held')"),
     "multiprocessing, spawned": Attack("import multiprocessing as m\ndef f(q): q.put('held')\nif __name__ == '__main__':\n    m.set_start_method('spawn')\n    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()"),
@@ -1148,16 +1127,13 @@ HONEST: dict[str, Attack] = {
     "open('/dev/stdout', 'w')": Attack("with open('/dev/stdout', 'w') as f: f.write('held')"),
     "open(0) in a child": Attack("import os\nif os.fork() == 0:\n    print(open('/dev/stdin').read().strip()[::-1], flush=True)\n    os._exit(0)\nos.wait()"),
     "subprocess of sys.executable": Attack("import subprocess, sys\nprint(subprocess.run([sys.executable, '-S', '-c', 'print(input()[::-1])'], input='dleh', capture_output=True, text=True).stdout)"),
-    "subprocess with its input": Attack("import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', 'print(input()[::-1])'])"),
     "os.popen, os.system": Attack("import os\nprint(os.popen('echo held').read())", (CRASHED,)),
     "tempfile": Attack("import tempfile\nwith tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile('w+', dir=d) as f:\n    f.write('held'); f.seek(0); print(f.read())"),
-    "tempfile.TemporaryFile": Attack("import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n    f.write('held'); f.seek(0); print(f.read())"),
     "sqlite3 in memory": Attack("import sqlite3\nc = sqlite3.connect(':memory:')\nc.execute('create table t(x)')\nc.execute('insert into t values (?)', ('held',))\nprint(*c.execute('select x from t').fetchone())"),
     "sqlite3 on a file": Attack("import sqlite3\nwith sqlite3.connect('a.db') as c:\n    c.execute('create table t(x)')\n    c.execute('insert into t values (?)', ('held',))\nprint(*sqlite3.connect('a.db').execute('select x from t').fetchone())", (CRASHED,)),
     "sqlite3 on a file, without locks": Attack("import sqlite3\nwith sqlite3.connect('file:a.db?nolock=1', uri=True) as c:\n    c.execute('create table t(x)')\n    c.execute('insert into t values (?)', ('held',))\nprint(*sqlite3.connect('file:a.db?nolock=1', uri=True).execute('select x from t').fetchone())"),
     "fcntl.flock": Attack("import fcntl\nfcntl.flock(open('lock', 'w'), fcntl.LOCK_EX)\nprint('held')", (CRASHED,)),
     "os.cpu_count": Attack("import os\nprint('held' if os.cpu_count() >= 1 and len(os.sched_getaffinity(0)) >= 1 else os.cpu_count())"),
-    "os.getloadavg, os.uname": Attack("import os, platform\nos.uname(), platform.platform(), platform.python_version()\nprint('held')"),
     "resource.getrusage": Attack("import resource as r\nx = bytearray(30 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nu = r.getrusage(r.RUSAGE_SELF)\nprint('held' if u.ru_maxrss > 30000 and u.ru_utime >= 0 else u)"),
     "resource.setrlimit of the stack": Attack("import resource as r, sys\nr.setrlimit(r.RLIMIT_STACK, (r.getrlimit(r.RLIMIT_STACK)[0],) * 2)\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint('held' if f(50000) == 50000 else '')"),
     "open('/proc/self/status')": Attack("print(open('/proc/self/status').read())", (CRASHED,)),
@@ -1171,9 +1147,5 @@ HONEST: dict[str, Attack] = {
     "threads with large stacks": Attack("import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nt = threading.Thread(target=lambda: print('held' if f(30000) == 30000 else ''))\nt.start()\nt.join()"),
     "half its memory shared by a pool": Attack("from multiprocessing import Pool\nimport time\nx = bytearray(b'x') * (500 << 20)\ndef f(i): time.sleep(0.06); return x[i]\nwith Pool(4) as pool: print('held' if set(pool.map(f, range(12))) == {120} else '')"),
     "subprocesses of a program with 60 % of its memory": Attack("import subprocess\nx = bytearray(b'x') * (600 << 20)\nfor _ in range(400):\n    try: subprocess.run(['/nowhere'])\n    except OSError: pass\nprint('held')"),
-    "uuid, secrets, random": Attack("import uuid, secrets, random\nuuid.uuid4(), secrets.token_hex(), random.random(), uuid.uuid1()\nprint('held')"),
-    "locale, time zones": Attack("import datetime, locale, time, zoneinfo\nlocale.setlocale(locale.LC_ALL, '')\ntime.localtime(), datetime.datetime.now(zoneinfo.ZoneInfo('UTC'))\nprint('held')"),
-    "faulthandler, tracemalloc": Attack("import faulthandler, tracemalloc\nfaulthandler.enable(); tracemalloc.start()\nx = [0] * 1000\nprint('held' if tracemalloc.get_traced_memory()[1] else '')"),
-    "logging, warnings": Attack("import logging, warnings\nlogging.basicConfig()\nlogging.warning('x'); warnings.warn('y')\nprint('held')"),
     "importing sockets, servers, HTTP": Attack("import http.client, http.server, socket, socketserver, ssl, urllib.request\nprint('held')"),
 }  # fmt: skip

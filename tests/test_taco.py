@@ -412,14 +412,15 @@ def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
 def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [row(number) for number in range(3)])
     other = write_lines(tmp_path / "other.jsonl", [{"id": 1, "question": "q"}])
-    for flags, message in (
+    mistakes = (
         (["-i", tmp_path / "taco.csv"], "taco.csv"),
         (["-i", other], "line 1: field 'solutions'"),
         (["-i", good, "--public_tests", "8"], "public_tests"),
         (["-i", good, "--prompts", "none-such"], "none-such"),
-        (["-i", good], "--dev_size"),
-    ):
-        assert_user_error(run(SCRIPT, "-o", tmp_path / "out", *flags), message)
+        (["-i", good], "3 problems are left"),
+    )
+    for number, (flags, message) in enumerate(mistakes):
+        assert_user_error(run(SCRIPT, "-o", tmp_path / str(number), *flags), message)
 
 
 @pytest.mark.sandbox

@@ -143,13 +143,11 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
 
 def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     train = [square_problem(0, instruction="a"), square_problem(1, instruction="a b c d e f g h" * 20)]
-    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")])
-    counter = PromptTokenCounter(policy)
-    limit = counter.count(
-        [[{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]]
-    )[0]
-    run = dataclasses.replace(run, max_prompt_length=limit)
-    summary = convert_single_turn(run).summary
+    messages = [{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]
+    [limit] = PromptTokenCounter(policy).count([messages])
+    summary = convert_single_turn(
+        single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")], limit)
+    ).summary
     assert summary["train"] == {
         "prompts read": 2,
         "dropped: over max_prompt_length": 1,
@@ -216,6 +214,7 @@ PROMPT = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (square_problem(1), "give the result of process_multi_turn_taco.py"),
         ({"test_cases": "["}, "not valid JSON"),
         ({"test_cases": {"inputs": [], "outputs": []}}, "the test suite is empty"),
         ({"prompt": [{"role": "assistant", "content": "a"}]}, "'prompt"),
@@ -227,14 +226,10 @@ PROMPT = {
     ],
 )
 def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, change, message):
-    files = [write_lines(tmp_path / "t.jsonl", [PROMPT | change]), write_lines(tmp_path / "v.jsonl", [PROMPT])]
+    files = [
+        write_lines(tmp_path / "t.jsonl", [change if "question" in change else PROMPT | change]),
+        write_lines(tmp_path / "v.jsonl", [PROMPT]),
+    ]
     run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
     with pytest.raises(UserError, match=message):
-        convert_multi_turn(run)
-
-
-def test_problems_are_refused_where_contextual_prompts_are_expected(tmp_path, policy):
-    files = [write_lines(tmp_path / f"{number}.jsonl", [square_problem(number)]) for number in (1, 2)]
-    run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
-    with pytest.raises(UserError, match="give the result of process_multi_turn_taco.py"):
         convert_multi_turn(run)
