@@ -141,23 +141,18 @@ def test_rows_that_say_too_little_are_dropped_and_counted(data, tmp_path):
     assert set(responses(folder)) == {line.partition(",")[0] for line in good}
 
 
-def test_a_compile_error_needs_no_time_and_must_be_one_here(data, tmp_path):
-    empty = {"status": "Compile Error", "cpu_time": "", "memory": ""}
-    rows = [row("s000000000"), row("s000000001"), row("s000000002", **empty), row("s000000003", **empty)]
-    data.add(0, rows, {"s000000002": b"print 'two'", "s000000003": b"print(f'{3}')"})
-    summary, folder = run(data, tmp_path)
+def test_a_compile_error_must_be_one_here_and_programs_of_no_named_version_must_compile(
+    data, tmp_path
+):
+    empty, unnamed = {"status": "Compile Error", "cpu_time": "", "memory": ""}, {"original_language": "Python"}
+    rows = [row("s000000000", **unnamed), row("s000000001", **unnamed), row("s000000002", **empty)]
+    rows += [row("s000000003", **empty), row("s000000004")]
+    sources = {"s000000000": b"print 1", "s000000002": b"print 'two'", "s000000003": b"print(f'{3}')"}
+    summary, folder = run(data.add(0, rows, sources), tmp_path)
     assert responses(folder)["s000000002"].status is Status.COMPILE_ERROR
-    assert summary["programs"][codenet.COMPILES] == 1
-
-
-def test_a_program_of_no_named_version_must_compile(data, tmp_path):
-    unnamed = {"original_language": "Python"}
-    rows = [row("s000000000", **unnamed), row("s000000001", **unnamed), row("s000000002", status="Wrong Answer")]
-    data.add(0, rows, {"s000000000": b"print 1"})
-    summary, folder = run(data, tmp_path)
-    assert summary["programs"][codenet.NOT_PYTHON_3] == 1
-    assert set(responses(folder)) == {"s000000001", "s000000002"}
-    assert codenet.NOT_PYTHON_3 not in run(data, tmp_path, "kept", python_2="keep")[0]["programs"]
+    assert summary["programs"][codenet.COMPILES] == summary["programs"][codenet.NOT_PYTHON_3] == 1
+    kept, _ = run(data, tmp_path, "kept", python_2="keep")
+    assert codenet.NOT_PYTHON_3 not in kept["programs"]
 
 
 def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
@@ -175,21 +170,15 @@ def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
     assert responses(folder)["s000000004"].program == "print(4)"
 
 
-def test_a_problem_without_a_page_is_counted_with_its_programs_and_has_no_group(data, tmp_path):
-    data.fill(2).add(2, [row("s000200000", "p00002"), row("s000200001", "p00002", "Wrong Answer")], html="")
-    data.add(3, [row("s000300000", "p00003"), row("s000300001", "p00003", "Wrong Answer")], html=" ")
-    summary, folder = run(data, tmp_path)
-    assert summary["problems"][codenet.NO_PAGE] == 2
-    assert summary["programs"][codenet.NO_PAGE] == 4
-    assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {"p00000", "p00001"}
-
-
-@pytest.mark.parametrize("status", ["Accepted", "Wrong Answer"])
-def test_a_problem_without_contrast_is_counted_with_its_programs_and_has_no_group(data, tmp_path, status):
-    data.fill(2).add(2, [row(f"s00020000{place}", "p00002", status) for place in range(4)])
-    summary, folder = run(data, tmp_path)
-    assert summary["problems"][writing.NO_GROUP] == 1
-    assert summary["programs"][NO_CONTRAST] == 4
+@pytest.mark.parametrize("why", ["no page", "an empty page", "Accepted", "Wrong Answer"])
+def test_a_problem_without_a_page_or_contrast_is_counted_with_its_programs_and_has_no_group(data, tmp_path, why):
+    html = {"no page": "", "an empty page": " "}.get(why)
+    statuses = ["Accepted", "Wrong Answer"] * 2 if html is not None else [why] * 4
+    rows = [row(f"s00020000{place}", "p00002", status) for place, status in enumerate(statuses)]
+    summary, folder = run(data.fill(2).add(2, rows, html=html), tmp_path)
+    of_problem, of_programs = (writing.NO_GROUP, NO_CONTRAST) if html is None else (codenet.NO_PAGE,) * 2
+    assert summary["problems"][of_problem] == 1
+    assert summary["programs"][of_programs] == 4
     assert {group.problem_id for group in read_groups(folder / "train.jsonl")} == {"p00000", "p00001"}
 
 
@@ -375,13 +364,15 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sources_that_are_not_regular_files_are_not_read_and_count_as_missing(data, tmp_path, kind):
-    data.fill(2)
-    secret = tmp_path / "secret.py"
+def test_sources_that_are_not_regular_files_are_not_read_and_other_files_passed_over(data, tmp_path, kind):
+    folder, secret = data.fill(2).root / "data" / "p00000" / "Python", tmp_path / "secret.py"
     secret.write_text("print('secret')\n")
-    source = data.root / "data" / "p00000" / "Python" / "s000000000.py"
+    source = folder / "s000000000.py"
     source.unlink()
     KINDS[kind](source, secret)
+    for name in ("s000000000.py.bak", "._s000000000.py", "notes"):
+        (folder / name).write_text("print('secret')\n")
+    (folder / "cache").mkdir()
     summary, output = run(data, tmp_path)
     assert summary["programs"][codenet.NO_SOURCE] == 1
     assert "secret" not in "".join(path.read_text() for path in output.iterdir())
@@ -420,15 +411,6 @@ def test_links_of_an_archive_are_not_followed(data, tmp_path):
             output.addfile(link)
     ((_, sources),) = codenet_files.read_sources([archive], ["p00000"])
     assert not any(name.startswith("s9") for name in sources)
-
-
-def test_other_files_among_the_sources_of_a_folder_are_passed_over(data, tmp_path):
-    folder = data.fill(1).root / "data" / "p00000" / "Python"
-    for name in ("s000000000.py.bak", "._s000000000.py", "notes"):
-        (folder / name).write_text("print('other')\n")
-    (folder / "cache").mkdir()
-    _, output = run(data, tmp_path)
-    assert responses(output)["s000000000"].program == "print('s000000000')"
 
 
 def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):

@@ -283,8 +283,6 @@ def test_the_output_has_the_schema_of_taco_cobalt(prepared):
             assert problem.tests.fn_name == problem.public_tests.fn_name == problem.hidden_tests.fn_name
             if problem.id == "bare":
                 assert problem.question.endswith("Starter code:\n```python\ndef add(p):\n```")
-    manifest = json.loads((settings.output_dir / "train.run.json").read_text())
-    assert manifest["summary"] == summary
 
 
 class RightJudge:
