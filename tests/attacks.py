@@ -171,19 +171,14 @@ def attempts(kind: str) -> Attack:
 
 
 READ_HOST = {
-    "reads the environment": REFUSED
-    + "environ = refused(lambda: open('/proc/self/environ', 'rb').read()) or ''\n"
+    "reads the environment": "environ = refused(lambda: open('/proc/self/environ', 'rb').read()) or ''\n"
     + "verdict(os.environ.get('JUDGE_TEST_SECRET'), 'seen' if 'JUDGE_TEST_SECRET' in environ else None)",
-    "reads every process's environment and command line": REFUSED
-    + "seen = [refused(lambda: open(f'/proc/{n}/{f}', 'rb').read()) or '' for n in [*names('/proc'), *range(1, 300)] for f in ('environ', 'cmdline')]\n"
+    "reads every process's environment and command line": "seen = [refused(lambda: open(f'/proc/{n}/{f}', 'rb').read()) or '' for n in [*names('/proc'), *range(1, 300)] for f in ('environ', 'cmdline')]\n"
     + "verdict('seen' if any(word in text for text in seen for word in ('JUDGE_TEST_SECRET', 'bwrap', 'start.py')) else None)",
-    "reaches out through its descriptors' folder": REFUSED
-    + "folder = os.open('/dev/fd/', os.O_RDONLY | os.O_DIRECTORY) if names('/dev/fd') else None\n"
+    "reaches out through its descriptors' folder": "folder = os.open('/dev/fd/', os.O_RDONLY | os.O_DIRECTORY) if names('/dev/fd') else None\n"
     + "verdict(*(refused(lambda: os.open('../' * n + f, 0, dir_fd=folder)) for n in range(1, 6) for f in ('environ', 'maps', '1/maps', 'cmdline', {secret!r}[1:])) if folder else ())",
-    "searches every descriptor": REFUSED
-    + "open_ones = [n for n in range(3, 4096) if refused(os.fstat, n)]\nverdict(repr(open_ones) if open_ones else None)",
-    "reads anything of /proc but its descriptors": REFUSED
-    + """
+    "searches every descriptor": "open_ones = [n for n in range(3, 4096) if refused(os.fstat, n)]\nverdict(repr(open_ones) if open_ones else None)",
+    "reads anything of /proc but its descriptors": """
 def readable(folder, depth):
     for name in names(folder):
         path = folder + "/" + name
@@ -199,8 +194,7 @@ own = ("mountinfo", "mounts", "maps", "mem", "environ", "cmdline", "status", "st
 paths = ["/proc/" + name for name in known] + [f"/proc/{who}/{name}" for who in ("self", "thread-self", "1") for name in own]
 verdict(*readable("/proc", 0), *(path for path in paths if os.path.exists(path)))
 """,
-    "reads the host's mounts in a child": REFUSED
-    + """
+    "reads the host's mounts in a child": """
 ours, theirs = os.pipe()
 if os.fork() == 0:
     who = ("self", "thread-self", str(os.getpid()), str(os.getppid()), "1")
@@ -211,35 +205,26 @@ os.close(theirs)
 os.wait()
 verdict(os.read(ours, 999).decode())
 """,
-    "asks the kernel for its mounts": SYSCALL
-    + """
+    "asks the kernel for its mounts": """
 import struct
 ids = (ctypes.c_uint64 * 100)()
 verdict(refused(call, 458, struct.pack("IIQQ", 24, 0, 2**64 - 1, 0), ids, 100, 0), refused(call, 457, struct.pack("IIQQ", 24, 0, ids[0], 0x3A), ctypes.create_string_buffer(4096), 4096, 0))
 """,
-    "finds the judge's expected outputs in memory": REFUSED
-    + "import gc\ngc.unfreeze()\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
+    "finds the judge's expected outputs in memory": "import gc\ngc.unfreeze()\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
 }
 JUDGE_FILES = {
-    "imports the judge from its folder": REFUSED
-    + "sys.path += ['/judge', '/judge/inside']\nimport importlib\nimportlib.invalidate_caches()\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux')))",
-    "has a fresh interpreter read the judge's files": REFUSED
-    + "import subprocess\ncode = 'import os; print(open(\"/judge/inside/zygote.py\").read(40))'\nrun = subprocess.run([sys.executable, '-S', '-c', code], capture_output=True)\nverdict(run.stdout.decode())",
-    "finds the judge's source among loaded code": REFUSED
-    + "import gc, types\ngc.unfreeze()\nverdict(*(refused(open, o.co_filename) for o in gc.get_objects() if isinstance(o, types.CodeType) and 'inside' in o.co_filename), *(refused(open, path) for path in {getattr(m, '__file__', None) or '' for m in list(sys.modules.values())} if 'judge' in path))",
+    "imports the judge from its folder": "sys.path += ['/judge', '/judge/inside']\nimport importlib\nimportlib.invalidate_caches()\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux')))",
+    "has a fresh interpreter read the judge's files": "import subprocess\ncode = 'import os; print(open(\"/judge/inside/zygote.py\").read(40))'\nrun = subprocess.run([sys.executable, '-S', '-c', code], capture_output=True)\nverdict(run.stdout.decode())",
+    "finds the judge's source among loaded code": "import gc, types\ngc.unfreeze()\nverdict(*(refused(open, o.co_filename) for o in gc.get_objects() if isinstance(o, types.CodeType) and 'inside' in o.co_filename), *(refused(open, path) for path in {getattr(m, '__file__', None) or '' for m in list(sys.modules.values())} if 'judge' in path))",
 }
 WRITE_HOST = {
-    "opens a library file again for writing": REFUSED
-    + "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
-    "executes a file beside its streams": REFUSED
-    + "def run():\n    open('/io/x\\n<0>said', 'wb').write(open(sys.executable, 'rb').read(1 << 16))\n    os.chmod('/io/x\\n<0>said', 0o755)\n    os.execv('/io/x\\n<0>said', ['x'])\nverdict(refused(run))",
+    "opens a library file again for writing": "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
+    "executes a file beside its streams": "def run():\n    open('/io/x\\n<0>said', 'wb').write(open(sys.executable, 'rb').read(1 << 16))\n    os.chmod('/io/x\\n<0>said', 0o755)\n    os.execv('/io/x\\n<0>said', ['x'])\nverdict(refused(run))",
     # These succeed without an effect; a file of another kind would refuse them.
-    "has library files flushed": SYSCALL
-    + "ours, _ = os.pipe()\nfile = os.open(os.__file__, 0)\nfor f in (file, ours):\n    for number in (74, 75, 277): call(number, f, 0, 0, 0)\ncall(26, 0, 4096, 4)\nprint('held')",
+    "has library files flushed": "ours, _ = os.pipe()\nfile = os.open(os.__file__, 0)\nfor f in (file, ours):\n    for number in (74, 75, 277): call(number, f, 0, 0, 0)\ncall(26, 0, 4096, 4)\nprint('held')",
 }
 NETWORK = {
-    "sends to an abstract unix socket through a pair": REFUSED
-    + "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nverdict(refused(a.sendto, b'x', '\\0{abstract}'))",
+    "sends to an abstract unix socket through a pair": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nverdict(refused(a.sendto, b'x', '\\0{abstract}'))",
     "filters a socket by a program": PAIR
     + "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 1))\nverdict(*(refused(a.setsockopt, socket.SOL_SOCKET, option, struct.pack('HP', 1, ctypes.addressof(code))) for option in (26, 51)))",
     "enlarges a socket's buffers": PAIR
@@ -260,46 +245,32 @@ SHARED_OBJECTS = {
     "asks a library's file system for more than its contents": PAIR
     + "file = os.open(os.__file__, os.O_RDONLY)\n"
     + "verdict(*(refused(fcntl.ioctl, file, request, bytes(200)) for request in (0xC020660B, 0x80087601, 0x6608, 0x80111500, 0xC0506617)))",
-    "makes a call that is newer than its judge": SYSCALL
-    + "def unknown(number):\n    try: call(number, 0, 0, 0, 0, 0, 0)\n    except OSError as error: return None if error.errno == errno.ENOSYS else repr(error)\n    return f'{number} got through'\n"
+    "makes a call that is newer than its judge": "def unknown(number):\n    try: call(number, 0, 0, 0, 0, 0, 0)\n    except OSError as error: return None if error.errno == errno.ENOSYS else repr(error)\n    return f'{number} got through'\n"
     + "verdict(*(unknown(number) for number in (337, 400, 423, 470, 471, 511, 512, 520, 547)))",
-    "gives itself a name for the kernel's log": SYSCALL
-    + "shown = ctypes.create_string_buffer(16)\nrefused(prctl, 15, b'x\\n<0>said')\nprctl(16, shown)\nverdict(repr(shown.value) if b'\\n' in shown.value else None)",
-    "executes a file of its own": REFUSED
-    + "def run(name, data):\n    open(name, 'wb').write(data)\n    os.chmod(name, 0o755)\n    if os.fork() == 0:\n        try: os.execv(name, [name])\n        finally: os._exit(9)\n    if os.waitstatus_to_exitcode(os.wait()[1]) != 9: return name\n"
+    "gives itself a name for the kernel's log": "shown = ctypes.create_string_buffer(16)\nrefused(prctl, 15, b'x\\n<0>said')\nprctl(16, shown)\nverdict(repr(shown.value) if b'\\n' in shown.value else None)",
+    "executes a file of its own": "def run(name, data):\n    open(name, 'wb').write(data)\n    os.chmod(name, 0o755)\n    if os.fork() == 0:\n        try: os.execv(name, [name])\n        finally: os._exit(9)\n    if os.waitstatus_to_exitcode(os.wait()[1]) != 9: return name\n"
     + "verdict(run('x\\n<0>said', open(sys.executable, 'rb').read(1 << 20)), run('script', f'#!{sys.executable} -S\\n'.encode()))",
-    "takes all the machine's places for asynchronous reads": SYSCALL
-    + "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
-    "asks which pages of a library are in memory": SYSCALL
-    + "import mmap\nfile = os.open(os.__file__, os.O_RDONLY)\nblock = mmap.mmap(file, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)\n"
+    "takes all the machine's places for asynchronous reads": "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
+    "asks which pages of a library are in memory": "import mmap\nfile = os.open(os.__file__, os.O_RDONLY)\nblock = mmap.mmap(file, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)\n"
     + "place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block)))\n"
     + "verdict(refused(call, 27, place, 4096, ctypes.create_string_buffer(9)), *(refused(call, 28, place, 4096, advice) for advice in (3, 9, 12, 20, 21, 25)), refused(os.preadv, file, [bytearray(1)], 0, os.RWF_NOWAIT), refused(os.posix_fadvise, file, 0, 0, os.POSIX_FADV_DONTNEED), refused(call, 187, file, 0, 4096))",
-    "takes large pages out of the machine's store": REFUSED
-    + "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
+    "takes large pages out of the machine's store": "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
     + "verdict(*(refused(take, kind | 0x40000 | mmap.MAP_ANONYMOUS) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)))",
-    "finds devices that no program needs": REFUSED
-    + "import stat\nknown = {'null', 'zero', 'full', 'random', 'urandom', 'shm', 'stdin', 'stdout', 'stderr'}\n"
+    "finds devices that no program needs": "import stat\nknown = {'null', 'zero', 'full', 'random', 'urandom', 'shm', 'stdin', 'stdout', 'stderr'}\n"
     + "verdict(*set(os.listdir('/dev')) - known, *(refused(os.open, '/dev/' + n, 0) for n in ('tty', 'ptmx', 'console', 'fd', 'kmsg')))",
     # 288 bytes of the kernel's for each mapping, which no cgroup is charged for.
-    "attaches policies to its memory": SYSCALL
-    + "import mmap\nblock = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nplace, nodes = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), (ctypes.c_ulong * 1)(1)\n"
+    "attaches policies to its memory": "import mmap\nblock = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nplace, nodes = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), (ctypes.c_ulong * 1)(1)\n"
     + "verdict(refused(call, 237, place, 4096, 2, nodes, 64, 0), refused(call, 238, 2, nodes, 64))",
-    "writes rules of its own": SYSCALL
-    + "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"
+    "writes rules of its own": "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"
     + "verdict(refused(call, 444, struct.pack('QQQ', 1, 0, 0), 24, 0), refused(prctl, 22, 2, rules), refused(call, 317, 1, 0, rules))",
 }
 PRIVILEGES = {
-    "becomes root": REFUSED
-    + "own = os.getuid(), os.getgid()\nother = 0 if own[0] else 1000\nverdict(refused(os.setuid, other), refused(os.setgid, other), refused(os.setgroups, [other]))",
-    "traces its child": SYSCALL
-    + "import signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nseen = refused(call, 101, 16, child, 0, 0), refused(call, 101, 0x4206, child, 0, 0), refused(call, 310, child, None, 0, None, 0, 0), refused(call, 438, os.pidfd_open(child), 0, 0)\nos.kill(child, 9)\nverdict(*seen)",
-    "raises its priority": REFUSED
-    + "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
-    "leaves a dump of its memory": SYSCALL
-    + "import resource as r\nbefore = r.getrlimit(r.RLIMIT_CORE)\nfor limits in ((0, 1), (0, 0), (1, 1), (4096, 4096)): refused(r.setrlimit, r.RLIMIT_CORE, limits)\n"
+    "becomes root": "own = os.getuid(), os.getgid()\nother = 0 if own[0] else 1000\nverdict(refused(os.setuid, other), refused(os.setgid, other), refused(os.setgroups, [other]))",
+    "traces its child": "import signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nseen = refused(call, 101, 16, child, 0, 0), refused(call, 101, 0x4206, child, 0, 0), refused(call, 310, child, None, 0, None, 0, 0), refused(call, 438, os.pidfd_open(child), 0, 0)\nos.kill(child, 9)\nverdict(*seen)",
+    "raises its priority": "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
+    "leaves a dump of its memory": "import resource as r\nbefore = r.getrlimit(r.RLIMIT_CORE)\nfor limits in ((0, 1), (0, 0), (1, 1), (4096, 4096)): refused(r.setrlimit, r.RLIMIT_CORE, limits)\n"
     + "refused(call, 160, 4, ctypes.create_string_buffer(16))\nverdict(repr(r.getrlimit(r.RLIMIT_CORE)) if r.getrlimit(r.RLIMIT_CORE) != before or before not in ((0, 0), (1, 1)) else None)",
-    "becomes a fresh interpreter": REFUSED
-    + r'''
+    "becomes a fresh interpreter": r'''
 code = """
 import ctypes, os, socket, sys
 libc, seen = ctypes.CDLL(None), []
@@ -319,8 +290,7 @@ print(seen or "held")
 """
 os.execve(sys.executable, [sys.executable, "-S", "-c", code, {repository!r}], os.environ | {"LD_PRELOAD": "libm.so.6"})
 ''',
-    "runs files that raise privileges": REFUSED
-    + "import sysconfig\nfolders = ('/', '/usr/lib', '/tmp', '/dev', sysconfig.get_path('stdlib'), sys.executable)\nverdict(*(f for f in folders if not os.statvfs(f).f_flag & os.ST_NOSUID))",
+    "runs files that raise privileges": "import sysconfig\nfolders = ('/', '/usr/lib', '/tmp', '/dev', sysconfig.get_path('stdlib'), sys.executable)\nverdict(*(f for f in folders if not os.statvfs(f).f_flag & os.ST_NOSUID))",
 }
 # What reaches others in the same session, group or user; the probe after each finds the sandbox's processes unharmed.
 GROUPS = {
@@ -345,25 +315,20 @@ print("held")
     ),
     "lowers the priority of its group": "import os\ntry: os.setpriority(os.PRIO_PGRP, 0, 19)\nexcept OSError: pass\nprint('held')",
     "lowers the priority of its user": "import os\nfor user in (0, os.getuid()):\n    try: os.setpriority(os.PRIO_USER, user, 19)\n    except OSError: pass\nprint('held')",
-    "lowers the disk priority of its group and user": SYSCALL
-    + "for kind, who in ((2, 0), (3, 0), (3, os.getuid())): refused(call, 251, kind, who, 3 << 13)\nprint('held')",
-    "lowers the priority of its session": REFUSED
-    + "def slow(path):\n    with open(path, 'w') as file: file.write('19')\nverdict(*(refused(slow, f'/proc/{who}/autogroup') for who in ('self', '1', 'thread-self')))",
-    "gives its group a class of the scheduler": SYSCALL
-    + "for pid in (0, *range(2, 50)): refused(os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))\nrefused(prctl, 62, 1, 0, 2, 0)\nprint('held')",
+    "lowers the disk priority of its group and user": "for kind, who in ((2, 0), (3, 0), (3, os.getuid())): refused(call, 251, kind, who, 3 << 13)\nprint('held')",
+    "lowers the priority of its session": "def slow(path):\n    with open(path, 'w') as file: file.write('19')\nverdict(*(refused(slow, f'/proc/{who}/autogroup') for who in ('self', '1', 'thread-self')))",
+    "gives its group a class of the scheduler": "for pid in (0, *range(2, 50)): refused(os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))\nrefused(prctl, 62, 1, 0, 2, 0)\nprint('held')",
 }
 PROCESSES = {
     "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nprint('held')",
-    "kills itself by a signal that looks like the kernel's": SYSCALL
-    + """
+    "kills itself by a signal that looks like the kernel's": """
 import struct
 info = struct.pack("iiiii", 9, 0, 0x80, 0, 0) + bytes(108)
 own = os.pidfd_open(os.getpid())
 verdict(*(refused(call, *arguments) for arguments in (
     (129, os.getpid(), 9, info), (297, os.getpid(), os.getpid(), 9, info), (424, own, 9, info, 0))))
 """,
-    "kills itself by a timer": SYSCALL
-    + """
+    "kills itself by a timer": """
 import struct, time
 timer = ctypes.c_int()
 refused(call, 222, 1, struct.pack("Pii48x", 0, 9, 0), ctypes.byref(timer))
@@ -382,9 +347,8 @@ for owner in (os.getpid(), -1, -os.getpid()):
 time.sleep(0.05)
 print("held")
 """,
-    "kills itself by its child's end": SYSCALL
-    + "child = libc.syscall(56, 9, 0, 0, 0, 0)\nif child == 0: libc._exit(0)\nimport time\ntime.sleep(0.1)\nprint('held')",
-    "kills itself when its parent ends": SYSCALL + "refused(prctl, 1, 9)\nprint('held')",
+    "kills itself by its child's end": "child = libc.syscall(56, 9, 0, 0, 0, 0)\nif child == 0: libc._exit(0)\nimport time\ntime.sleep(0.1)\nprint('held')",
+    "kills itself when its parent ends": "refused(prctl, 1, 9)\nprint('held')",
     "stops itself": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nprint('held')",
     "leaves a daemon": """
 import os, time
@@ -399,8 +363,7 @@ print("held")
     "leaves zombies": "import os\nfor _ in range(8):\n    if os.fork() == 0: os._exit(0)\nprint('held')",
     "leaves a child that prints late": "import os, time\nprint('held', flush=True)\nif os.fork() == 0:\n    time.sleep(0.2)\n    os.write(1, b'late')\n    os._exit(0)",
     "leaves a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('held')",
-    "leaves a process in its memory": SYSCALL
-    + "stack = ctypes.create_string_buffer(1 << 16)\ntop = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15)\nlibc.clone(libc.pause, top, 0x100 | 17, None)\nprint('held')",
+    "leaves a process in its memory": "stack = ctypes.create_string_buffer(1 << 16)\ntop = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15)\nlibc.clone(libc.pause, top, 0x100 | 17, None)\nprint('held')",
 }
 ENDS: dict[str, Attack] = {
     "loops": Attack("while True: pass", (SLOW,)),
@@ -479,27 +442,23 @@ BOMBS: dict[str, str] = {
     "writes a huge file": "try:\n    f = open('big', 'wb', 0)\n    while True: f.write(bytes(1 << 20))\nexcept OSError: print('held')",
     "writes many files": "try:\n    for n in range(10**6): open(f'f{n}', 'wb').write(b'x' * 4096)\nexcept OSError: print('held')",
     "makes shared memory": "import multiprocessing.shared_memory as m\ntry:\n    m.SharedMemory(create=True, size=1 << 30)\n    print('made')\nexcept OSError: print('held')",
-    "sets timers without end": SYSCALL
-    + "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
+    "sets timers without end": "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
     "fills attributes of files": "import os\ntry:\n    for n in range(1000):\n        open(f'f{n}', 'w').close()\n        os.setxattr(f'f{n}', 'user.x', bytes(60000))\n    print('60 MB')\nexcept OSError: print('held')",
 }
 PLANT = {
     "plants a module": "open('bisect.py', 'w').write('raise SystemExit(9)')\nopen('/dev/shm/heapq.py', 'w').write('raise SystemExit(9)')\nprint('held')",
     "rewrites itself": "open(__file__, 'w').write('raise SystemExit(9)')\nprint('held')",
     "makes a named semaphore": "import _multiprocessing as m\nm.SemLock(1, 1, 1, '/left', False)\nprint('held')",
-    "leaves a file wherever it can": REFUSED
-    + "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
-    "leaves a unix socket": REFUSED
-    + "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
+    "leaves a file wherever it can": "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
+    "leaves a unix socket": "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
     "fills the temporary folder": "open('full', 'wb').write(bytes(7 << 20))\nprint('held')",
-    "fills its standard input": REFUSED
-    + "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
+    "fills its standard input": "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
     "poisons warm modules": "import bisect, math, random\nbisect.bisect = math.sqrt = random.random = None\nprint('held')",
     "sets the hook of imports": "import sys\nsys.meta_path.clear()\nsys.path.clear()\nsys.modules['math'] = None\nprint('held')",
 }
 
 HELD: dict[str, Attack] = {
-    name: Attack(code)
+    name: Attack(code if code.startswith(PAIR) else SYSCALL + code)
     for group in (
         READ_HOST, JUDGE_FILES, WRITE_HOST, NETWORK, SHARED_OBJECTS, PRIVILEGES, GROUPS, PROCESSES, BOMBS, PLANT,
     )

@@ -141,9 +141,7 @@ def test_rows_that_say_too_little_are_dropped_and_counted(data, tmp_path):
     assert set(responses(folder)) == {line.partition(",")[0] for line in good}
 
 
-def test_a_compile_error_must_be_one_here_and_programs_of_no_named_version_must_compile(
-    data, tmp_path
-):
+def test_a_compile_error_must_be_one_here_and_programs_of_no_named_version_must_compile(data, tmp_path):
     empty, unnamed = {"status": "Compile Error", "cpu_time": "", "memory": ""}, {"original_language": "Python"}
     rows = [row("s000000000", **unnamed), row("s000000001", **unnamed), row("s000000002", **empty)]
     rows += [row("s000000003", **empty), row("s000000004")]

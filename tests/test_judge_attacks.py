@@ -17,7 +17,6 @@ from attacks import (
     DISK_PRIORITY,
     ENDS,
     FAT,
-    GROUPS,
     HELD,
     HONEST,
     LOUD,
@@ -130,7 +129,7 @@ def test_test_sees_nothing_of_the_previous_test(lab, name):
 
 
 def test_disk_priority_is_each_program_s_own(lab):
-    lab.run(GROUPS["lowers the disk priority of its group and user"])
+    lab.run(HELD["lowers the disk priority of its group and user"].code)
     outcome = lab.run(DISK_PRIORITY)
     assert outcome.kinds == (PASSED,), str(outcome)
 
@@ -234,7 +233,7 @@ def remounted(pid: int, target: str) -> int:
 def test_priority_of_the_sandbox_stays_as_it_was(lab):
     lab.run(PROBE, ("dleh",))
     before = {pid: fact["autogroup"].partition("nice")[2] for pid, fact in lab.processes().items()}
-    lab.run(GROUPS["lowers the priority of its session"])
+    lab.run(HELD["lowers the priority of its session"].code)
     after = {pid: fact["autogroup"].partition("nice")[2] for pid, fact in lab.processes().items()}
     assert {pid: value for pid, value in after.items() if before.get(pid, value) != value} == {}
     assert set(before) & set(after)
