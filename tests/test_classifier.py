@@ -170,7 +170,7 @@ def test_what_a_model_wrote_stays_in_its_section(field, text, structured):
     messages, plain = (classifier_messages(one, structured=structured) for one in (hostile, event()))
     found, fence = sections(messages)
     assert fence not in "".join(found.values())
-    assert found == {name: hostile[source].replace("<|", "< |") for source, name in SECTIONS.items()}
+    assert [*found.items()] == [(name, hostile[of].replace("<|", "< |")) for of, name in SECTIONS.items()]
     # The judge's own instructions come from none of it.
     assert plain[0]["content"].replace(content_key(event()), fence) == messages[0]["content"]
 
@@ -230,35 +230,25 @@ async def test_by_the_papers_rule_the_first_vote_decides(tmp_path):
 async def test_votes_majorities_and_agreement_are_counted(tmp_path):
     engine = Script([verdict(1, 1, 2), verdict(3, 3, 3), verdict(0, 0, 0), verdict(1, 2, 0)])
     events = [event(number) for number in range(4)]
-    labels = [{"key": content_key(events[0]), "label": "hard coding"}, {"key": content_key(events[1]), "label": 2}]
-    labels += [{"key": content_key(events[2]), "label": 1}, {"key": "gone", "label": 4}]
+    keys = [*(content_key(one) for one in events[:3]), "gone"]
+    labels = [{"key": key, "label": label} for key, label in zip(keys, ("hard coding", 2, 1, 4), strict=True)]
     human = write_lines(tmp_path / "labels.jsonl", labels)
     summary, failed, records = await judge(tmp_path, events, engine, human_labels=human)
     assert failed == 0
     assert [record["category"] for record in records] == [HARD, DRIFT, UNKNOWN, UNKNOWN]
-    counted = count_categories(report_events(tmp_path / "judged.jsonl"))
-    assert counted == {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not classified": 0}
-    assert records[0]["votes"] == [HARD, HARD, LOGIC]
-    assert records[0]["responses"] == verdict(1, 1, 2)
-    assert records[0]["costs"] == [0.5] * 3
+    of_first = [records[0][name] for name in ("votes", "responses", "costs")]
+    assert of_first == [[HARD, HARD, LOGIC], verdict(1, 1, 2), [0.5] * 3]
+    counted = {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not classified": 0}
+    assert count_categories(report_events(tmp_path / "judged.jsonl")) == counted
+    votes = {"distinct events": 4, "votes": 12, "votes without a verdict": 4, "events without a majority": 1}
+    people = {"labels": 4, "labels without an event": 1, "compared": 2, "agree": 1}
     assert summary == {
-        "events": {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not classified": 0},
-        "votes": {
-            "distinct events": 4,
-            "votes": 12,
-            "votes without a verdict": 4,
-            "events without a majority": 1,
-        },
+        "events": counted,
+        "votes": votes,
         # Rows 1 1 2 and 3 3 3: observed (1/3 + 1) / 2, expected (2/6)^2 + (1/6)^2 + (3/6)^2 = 14/36.
         "agreement of votes": {"distinct events with all verdicts": 2, "Fleiss' kappa": round(5 / 11, 4)},
         # Judge hard, drift against people hard, logic: observed 1/2, expected 1/4.
-        "agreement with people": {
-            "labels": 4,
-            "labels without an event": 1,
-            "compared": 2,
-            "agree": 1,
-            "Cohen's kappa": round(1 / 3, 4),
-        },
+        "agreement with people": people | {"Cohen's kappa": round(1 / 3, 4)},
     }
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
 

@@ -236,26 +236,11 @@ def prepare(settings, judge=None):
 def test_rows_are_kept_or_dropped_as_their_solutions_are_judged(prepared):
     _, settings, summary = prepared
     counts = {name.removeprefix("dropped: "): count for name, count in summary["rows"].items() if count}
-    assert counts == {
-        "read": 12,
-        Rule.UNSOLVED.value: 2,
-        Rule.FEW_TESTS.value: 1,
-        Rule.DUPLICATE.value: 1,
-        "kept": 8,
-        "of them called functions": 5,
-    }
+    dropped = {Rule.UNSOLVED.value: 2, Rule.FEW_TESTS.value: 1, Rule.DUPLICATE.value: 1}
+    assert counts == {"read": 12} | dropped | {"kept": 8, "of them called functions": 5}
     kept = load_problems(settings.output_dir / "train.jsonl") + load_problems(settings.output_dir / "dev.jsonl")
-    assert {problem.id for problem in kept} == {
-        "plain",
-        "long",
-        "lines",
-        "bare",
-        "wrapped",
-        "meant",
-        "leetcode",
-        "values",
-    }
     outputs = {problem.id: problem.tests.outputs[1] for problem in kept}
+    assert outputs.keys() == {"plain", "long", "lines", "bare", "wrapped", "meant", "leetcode", "values"}
     assert outputs["lines"] == "2\n1"
     assert outputs["wrapped"] == "3"
     assert outputs["meant"] == "[3]"

@@ -73,17 +73,9 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     ]
     assert rows[1]["prompt"][1]["content"] == "Mine."
     assert json.loads(rows[0]["reward_model"]["ground_truth"]) == json.loads(square_problem(0)["test_cases"])
-    assert rows[1]["extra_info"] == {
-        "index": 1,
-        "split": "train",
-        "id": "1",
-        "problem_id": "1",
-        "sample": None,
-        "turn": 0,
-        "prev_best_pass_rate": 0.0,
-        "perturbed": False,
-        "difficulty": "EASY",
-    }
+    first_turn = {"sample": None, "turn": 0, "prev_best_pass_rate": 0.0, "perturbed": False}
+    named = {"index": 1, "split": "train", "id": "1", "problem_id": "1", "difficulty": "EASY"}
+    assert rows[1]["extra_info"] == named | first_turn
     assert summary["train"]["rows"] == 2
     manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
     assert manifest["summary"] == {"train": summary["train"]}
