@@ -317,6 +317,7 @@ def training(
     `save_every`: steps between two checkpoints; None: only the last one.
     `validate_every`: steps between two validations, the first of them before training; None: no validation.
     """
+    script = ("bash", f"scripts/train_{method}.sh", "--data_dir", str(data), "--model", str(model))
     length = () if steps is None else (f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}")
     saved = f"trainer.save_freq={save_every or steps}"
     validated = [f"trainer.test_freq={validate_every or -1}"]

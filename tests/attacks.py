@@ -68,39 +68,117 @@ def prctl(*arguments):
 )
 PAIR = SYSCALL + "import fcntl, socket, struct\na, b = socket.socketpair()\n"
 
+NAMED = """
+import fcntl, importlib, mmap, resource as r, select, signal, socket, stat, struct, termios, time
+def named(name, *outcomes):
+    return next((f"{name}: {text}" for text in outcomes if text), None)
+"""
+
+# Expressions, tried one after the other in one program for each kind; each is a text only if something got through.
+ATTEMPTS = {
+    "read host": {
+        "reads the repository": "refused(os.listdir, {repository!r})",
+        "reads a host file": "refused(open, {secret!r})",
+        "reads a home": "refused(os.listdir, {home!r}), refused(os.listdir, '/root'), refused(os.listdir, '/home')",
+        "reads the password file": "refused(open, '/etc/passwd'), refused(open, '/etc/shadow')",
+        "reads the host's temporary folder": "repr(os.listdir('/tmp')) if os.listdir('/tmp') != ['main.py'] else None",
+        "sees another process": "*(n for n in names('/proc') if n.isdigit() and int(n) != os.getpid()), *(refused(os.kill, n, 0) for n in range(2, 3000)), refused(os.kill, -1, 0)",
+        "reaches out through a process's root": "*(refused(open, f'/proc/{n}/root' + {secret!r}) for n in ('1', 'self', 'thread-self'))",
+        "reaches out through the working folder": "refused(open, '/proc/self/cwd/../..' + {secret!r}), refused(open, '../../..' + {secret!r})",
+        "writes to inherited descriptors": "*(refused(os.write, n, b'{{}}') for n in range(3, 256))",
+        "reads the kernel's log": "refused(open, '/dev/kmsg'), refused(open, '/proc/kmsg'), refused(call, 103, 10, 0, 0)",
+        "reads memory devices": "*(refused(open, '/dev/' + n, 'rb') for n in ('mem', 'kmem', 'port', 'vda', 'sda', 'kvm', 'fuse'))",
+        "reads kernel memory": "refused(lambda: open('/proc/kcore', 'rb').read(1))",
+    },
+    "judge files": {
+        "looks for the judge's folder": "refused(os.lstat, '/judge')",
+        "reads the judge's files": "*(refused(open, folder + '/' + name + '.py') for folder in ('/judge', '/judge/inside', '/inside') for name in ('start', 'zygote', 'linux', 'program'))",
+        "imports the judge": "*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux', 'cobalt', 'cobalt.judge')), *(n for n in sys.modules if n.partition('.')[0] in ('inside', 'cobalt'))",
+    },
+    "write host": {
+        "writes into the interpreter": "refused(open, os.__file__, 'w'), refused(open, os.path.dirname(os.__file__) + '/planted.py', 'w')",
+        "writes into system folders": "*(refused(open, d + '/planted', 'w') for d in ('/', '/usr/lib', '/lib', '/etc', '/dev', '/judge', '/judge/inside'))",
+        "remounts read-write": "refused(call, 165, None, b'/', None, 32, None), refused(call, 165, None, b'/usr/lib', None, 4128, None)",
+        "mounts a file system": "refused(call, 165, b'none', b'/tmp', b'tmpfs', 0, None), refused(call, 165, b'proc', b'/tmp', b'proc', 0, None), refused(call, 430, b'tmpfs', 0)",
+        "unmounts its own folder": "refused(call, 166, b'/tmp', 2), refused(call, 166, b'/proc', 2)",
+        "changes its root": "refused(os.chroot, '/tmp'), refused(call, 155, b'/tmp', b'/tmp')",
+        "makes a device": "refused(os.mknod, '/tmp/disk', stat.S_IFBLK | 0o666, os.makedev(254, 0))",
+        "sets kernel parameters": "*(refused(lambda: open('/proc/sys/' + n, 'w', 1).write('1\\n')) for n in ('kernel/core_pattern', 'kernel/hostname', 'vm/drop_caches', 'kernel/ns_last_pid')), refused(open, '/proc/sysrq-trigger', 'w')",
+        "writes to cgroups": "refused(os.listdir, '/sys/fs/cgroup'), refused(os.listdir, '/sys')",
+        "opens a file by handle": "refused(call, 304, -100, ctypes.create_string_buffer(64), 0), refused(call, 303, -100, b'/tmp', ctypes.create_string_buffer(b'\\x80' + bytes(200)), ctypes.create_string_buffer(8), 0)",
+        "has the host's disks flushed": "refused(call, 162), refused(call, 306, os.open(os.__file__, 0))",
+    },
+    "network": {
+        "connects to the host": "refused(socket.create_connection, ('127.0.0.1', {port}), 0.5)",
+        "connects to the world": "refused(socket.create_connection, ('1.1.1.1', 53), 0.5)",
+        "resolves a name": "refused(socket.getaddrinfo, 'example.com', 80)",
+        "connects to an abstract unix socket": "refused(lambda: socket.socket(socket.AF_UNIX).connect('\\0{abstract}'))",
+        "makes a socket of any kind": "*(refused(socket.socket, family, kind, 0) for family in range(1, 47) for kind in (1, 2, 3, 4, 5))",
+        "makes a pair of any other kind": "*(refused(socket.socketpair, family, kind) for family in range(2, 47) for kind in (1, 2, 5))",
+        "opens raw and packet sockets": "refused(socket.socket, 17, 3), refused(socket.socket, 2, 3, 1), refused(socket.socket, 16, 3), refused(socket.socket, 38, 5)",
+    },
+    "socket pair": {
+        "gives an end of a pair a name": "refused(a.bind, '\\0name'), refused(b.bind, '/tmp/name'), refused(a.setsockopt, socket.SOL_SOCKET, socket.SO_PASSCRED, 1)",
+        "has an end of a pair connect, listen and accept": "*(refused(*action) for s in (a, *socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)) for action in ((s.connect, '\\0{abstract}'), (s.listen,), (s.accept,)))",
+        "passes a descriptor": "refused(socket.send_fds, a, [b'x'], [0]), refused(a.sendmsg, [b'x']), refused(call, 307, a.fileno(), ctypes.create_string_buffer(64), 1, 0)",
+        "has signals sent for it": "*(refused(fcntl.fcntl, a, command, value) for command, value in ((fcntl.F_SETOWN, os.getpid()), (fcntl.F_SETOWN, -os.getpgid(0) or -1), (fcntl.F_SETSIG, 9), (15, struct.pack('ii', 2, 0))))",
+        "has signals sent for it by a request": "refused(fcntl.ioctl, a, 0x8901, struct.pack('i', os.getpid())), refused(fcntl.ioctl, a, termios.FIOASYNC, struct.pack('i', 1))",
+    },
+    "shared objects": {
+        "makes system V objects": "refused(call, 64, 0, 1, 0o600), refused(call, 68, 0, 0o600), refused(call, 29, 0, 4096, 0o600)",
+        "makes a message queue": "refused(call, 240, b'left', os.O_CREAT | os.O_RDWR, 0o600, None)",
+        "watches library folders": "refused(call, 253), refused(call, 294, 0), refused(call, 300, 0, 0)",
+        "executes a link whose name is for the kernel's log": "refused(os.symlink, sys.executable, '/tmp/x\\n<0>said'), refused(os.symlink, '/', 'left')",
+        "makes memory files": "refused(os.memfd_create, 'hoard'), refused(call, 447, 0)",
+        "keeps a secret in a keyring": "refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1)",
+        "leaves a message in the times of a device": "*(refused(os.utime, '/dev/' + name, when) for name in ('null', 'zero', 'full', 'random', 'urandom') for when in ((1, 2), None))",
+        "watches descriptors, which is in nobody's memory": "refused(select.epoll), refused(call, 213, 1), refused(call, 291, 0)",
+        "shares memory that belongs to no file": "refused(mmap.mmap, -1, 4096)",
+        "enlarges its table of waiting threads": "refused(prctl, 78, 1, 1 << 12)",
+    },
+    "privileges": {
+        "makes namespaces": "*(refused(call, 272, flag) for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000, 0x10020000))",
+        "clones into namespaces": "*(refused(call, 56, flag | 17, 0, 0, 0, 0) for flag in (0x10000000, 0x20000, 0x20000000, 0x8000000, 0x40000000, 0x30000000)), refused(call, 435, ctypes.create_string_buffer(88), 88)",
+        "enters namespaces": "*(refused(lambda: call(308, os.open(f'/proc/{who}/ns/{kind}', 0), 0)) for who in ('1', 'self') for kind in ('net', 'pid', 'mnt', 'user')), refused(lambda: call(308, os.pidfd_open(os.getpid()), 0x20000))",
+        "traces a process": "refused(call, 101, 16, 1, 0, 0), refused(call, 101, 0, 0, 0, 0)",
+        "reads another process's memory": "refused(call, 310, 1, None, 0, None, 0, 0), refused(call, 311, 1, None, 0, None, 0, 0)",
+        "loads a bpf program": "refused(call, 321, 0, None, 0), refused(call, 298, None, 0, -1, -1, 0)",
+        "uses io_uring and userfaultfd": "refused(call, 425, 8, ctypes.create_string_buffer(120)), refused(call, 323, 0)",
+        "uses the numbers of another ABI": "refused(call, 0x40000000 | 39), refused(call, 0x40000000 | 41, 1, 1, 0)",
+        "raises its limits": "*(refused(r.setrlimit, k, (r.RLIM_INFINITY, r.RLIM_INFINITY)) for k in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NPROC, r.RLIMIT_FSIZE, r.RLIMIT_SIGPENDING, r.RLIMIT_MEMLOCK, r.RLIMIT_NOFILE))",
+        "locks memory": "refused(lambda: libc.mlockall(1) and 1/0) if libc.mlockall(1) == 0 else None, refused(call, 149, ctypes.create_string_buffer(8192), 8192)",
+        "saves itself from the memory killer": "*(refused(lambda: open(f'/proc/{who}/oom_score_adj', 'w', 1).write('-1000\\n')) for who in ('self', '1'))",
+        "rewrites what the kernel knows of its memory": "*(refused(prctl, 35, field, 0x10000) for field in (1, 2, 6, 7, 8, 9, 13))",
+        "sets the clock": "refused(time.clock_settime, time.CLOCK_REALTIME, 0.0)",
+        "reboots": "refused(call, 169, 0xfee1dead, 672274793, 0x1234567, None)",
+    },
+    "groups": {
+        "has no session and group of its own": "repr((os.getsid(0), os.getpgid(0))) if (os.getsid(0), os.getpgid(0)) != (os.getpid(),) * 2 else None",
+        "moves into another session": "*(refused(os.setpgid, 0, n) for n in range(2, 300)), *(refused(os.tcsetpgrp, n, 1) for n in range(3))",
+    },
+    "processes": {
+        "kills its parent": "repr(os.getppid()) if os.getppid() else None",
+        "signals everyone": "refused(os.kill, -1, signal.SIGKILL)",
+        "kills likely process numbers": "*(refused(os.kill, n, 9) for n in range(2, 3000))",
+    },
+}
+
+
+def attempts(kind: str) -> Attack:
+    """A program that tries all expressions of a kind, and names one that got through."""
+    tried = ", ".join(f"named({name!r}, {expression})" for name, expression in ATTEMPTS[kind].items())
+    return Attack(f"{PAIR if kind == 'socket pair' else SYSCALL}{NAMED}verdict({tried})")
+
+
 READ_HOST = {
-    "reads the repository": REFUSED + "verdict(refused(os.listdir, {repository!r}))",
-    "reads a host file": REFUSED + "verdict(refused(open, {secret!r}))",
-    "reads a home": REFUSED
-    + "verdict(refused(os.listdir, {home!r}), refused(os.listdir, '/root'), refused(os.listdir, '/home'))",
-    "reads the password file": REFUSED + "verdict(refused(open, '/etc/passwd'), refused(open, '/etc/shadow'))",
-    "reads the host's temporary folder": REFUSED
-    + "verdict(repr(os.listdir('/tmp')) if os.listdir('/tmp') != ['main.py'] else None)",
-    "reads the environment": REFUSED
-    + "environ = refused(lambda: open('/proc/self/environ', 'rb').read()) or ''\n"
+    "reads the environment": "environ = refused(lambda: open('/proc/self/environ', 'rb').read()) or ''\n"
     + "verdict(os.environ.get('JUDGE_TEST_SECRET'), 'seen' if 'JUDGE_TEST_SECRET' in environ else None)",
-    "reads every process's environment and command line": REFUSED
-    + "seen = [refused(lambda: open(f'/proc/{n}/{f}', 'rb').read()) or '' for n in [*names('/proc'), *range(1, 300)] for f in ('environ', 'cmdline')]\n"
+    "reads every process's environment and command line": "seen = [refused(lambda: open(f'/proc/{n}/{f}', 'rb').read()) or '' for n in [*names('/proc'), *range(1, 300)] for f in ('environ', 'cmdline')]\n"
     + "verdict('seen' if any(word in text for text in seen for word in ('JUDGE_TEST_SECRET', 'bwrap', 'start.py')) else None)",
-    "sees another process": REFUSED
-    + "verdict(*(n for n in names('/proc') if n.isdigit() and int(n) != os.getpid()), *(refused(os.kill, n, 0) for n in range(2, 3000)), refused(os.kill, -1, 0))",
-    "reaches out through a process's root": REFUSED
-    + "verdict(*(refused(open, f'/proc/{n}/root' + {secret!r}) for n in ('1', 'self', 'thread-self')))",
-    "reaches out through the working folder": REFUSED
-    + "verdict(refused(open, '/proc/self/cwd/../..' + {secret!r}), refused(open, '../../..' + {secret!r}))",
-    "reaches out through its descriptors' folder": REFUSED
-    + "folder = os.open('/dev/fd/', os.O_RDONLY | os.O_DIRECTORY) if names('/dev/fd') else None\n"
+    "reaches out through its descriptors' folder": "folder = os.open('/dev/fd/', os.O_RDONLY | os.O_DIRECTORY) if names('/dev/fd') else None\n"
     + "verdict(*(refused(lambda: os.open('../' * n + f, 0, dir_fd=folder)) for n in range(1, 6) for f in ('environ', 'maps', '1/maps', 'cmdline', {secret!r}[1:])) if folder else ())",
-    "searches every descriptor": REFUSED
-    + "open_ones = [n for n in range(3, 4096) if refused(os.fstat, n)]\nverdict(repr(open_ones) if open_ones else None)",
-    "writes to inherited descriptors": REFUSED + "verdict(*(refused(os.write, n, b'{{}}') for n in range(3, 256)))",
-    "reads the kernel's log": SYSCALL
-    + "verdict(refused(open, '/dev/kmsg'), refused(open, '/proc/kmsg'), refused(call, 103, 10, 0, 0))",
-    "reads memory devices": REFUSED
-    + "verdict(*(refused(open, '/dev/' + n, 'rb') for n in ('mem', 'kmem', 'port', 'vda', 'sda', 'kvm', 'fuse')))",
-    "reads kernel memory": REFUSED + "verdict(refused(lambda: open('/proc/kcore', 'rb').read(1)))",
-    "reads anything of /proc but its descriptors": REFUSED
-    + """
+    "searches every descriptor": "open_ones = [n for n in range(3, 4096) if refused(os.fstat, n)]\nverdict(repr(open_ones) if open_ones else None)",
+    "reads anything of /proc but its descriptors": """
 def readable(folder, depth):
     for name in names(folder):
         path = folder + "/" + name
@@ -116,8 +194,7 @@ own = ("mountinfo", "mounts", "maps", "mem", "environ", "cmdline", "status", "st
 paths = ["/proc/" + name for name in known] + [f"/proc/{who}/{name}" for who in ("self", "thread-self", "1") for name in own]
 verdict(*readable("/proc", 0), *(path for path in paths if os.path.exists(path)))
 """,
-    "reads the host's mounts in a child": REFUSED
-    + """
+    "reads the host's mounts in a child": """
 ours, theirs = os.pipe()
 if os.fork() == 0:
     who = ("self", "thread-self", str(os.getpid()), str(os.getppid()), "1")
@@ -128,78 +205,26 @@ os.close(theirs)
 os.wait()
 verdict(os.read(ours, 999).decode())
 """,
-    "asks the kernel for its mounts": SYSCALL
-    + """
+    "asks the kernel for its mounts": """
 import struct
 ids = (ctypes.c_uint64 * 100)()
 verdict(refused(call, 458, struct.pack("IIQQ", 24, 0, 2**64 - 1, 0), ids, 100, 0), refused(call, 457, struct.pack("IIQQ", 24, 0, ids[0], 0x3A), ctypes.create_string_buffer(4096), 4096, 0))
 """,
-    "finds the judge's expected outputs in memory": REFUSED
-    + "import gc\ngc.unfreeze()\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
+    "finds the judge's expected outputs in memory": "import gc\ngc.unfreeze()\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
 }
 JUDGE_FILES = {
-    "looks for the judge's folder": REFUSED + "verdict(refused(os.lstat, '/judge'))",
-    "reads the judge's files": REFUSED
-    + "verdict(*(refused(open, folder + '/' + name + '.py') for folder in ('/judge', '/judge/inside', '/inside') for name in ('start', 'zygote', 'linux', 'program')))",
-    "imports the judge": REFUSED
-    + "import importlib\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux', 'cobalt', 'cobalt.judge')), *(n for n in sys.modules if n.partition('.')[0] in ('inside', 'cobalt')))",
-    "imports the judge from its folder": REFUSED
-    + "sys.path += ['/judge', '/judge/inside']\nimport importlib\nimportlib.invalidate_caches()\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux')))",
-    "has a fresh interpreter read the judge's files": REFUSED
-    + "import subprocess\ncode = 'import os; print(open(\"/judge/inside/zygote.py\").read(40))'\nrun = subprocess.run([sys.executable, '-S', '-c', code], capture_output=True)\nverdict(run.stdout.decode())",
-    "finds the judge's source among loaded code": REFUSED
-    + "import gc, types\ngc.unfreeze()\nverdict(*(refused(open, o.co_filename) for o in gc.get_objects() if isinstance(o, types.CodeType) and 'inside' in o.co_filename), *(refused(open, path) for path in {getattr(m, '__file__', None) or '' for m in list(sys.modules.values())} if 'judge' in path))",
+    "imports the judge from its folder": "sys.path += ['/judge', '/judge/inside']\nimport importlib\nimportlib.invalidate_caches()\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux')))",
+    "has a fresh interpreter read the judge's files": "import subprocess\ncode = 'import os; print(open(\"/judge/inside/zygote.py\").read(40))'\nrun = subprocess.run([sys.executable, '-S', '-c', code], capture_output=True)\nverdict(run.stdout.decode())",
+    "finds the judge's source among loaded code": "import gc, types\ngc.unfreeze()\nverdict(*(refused(open, o.co_filename) for o in gc.get_objects() if isinstance(o, types.CodeType) and 'inside' in o.co_filename), *(refused(open, path) for path in {getattr(m, '__file__', None) or '' for m in list(sys.modules.values())} if 'judge' in path))",
 }
 WRITE_HOST = {
-    "writes into the interpreter": REFUSED
-    + "verdict(refused(open, os.__file__, 'w'), refused(open, os.path.dirname(os.__file__) + '/planted.py', 'w'))",
-    "opens a library file again for writing": REFUSED
-    + "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
-    "executes a file beside its streams": REFUSED
-    + "def run():\n    open('/io/x\\n<0>said', 'wb').write(open(sys.executable, 'rb').read(1 << 16))\n    os.chmod('/io/x\\n<0>said', 0o755)\n    os.execv('/io/x\\n<0>said', ['x'])\nverdict(refused(run))",
-    "writes into system folders": REFUSED
-    + "verdict(*(refused(open, d + '/planted', 'w') for d in ('/', '/usr/lib', '/lib', '/etc', '/dev', '/judge', '/judge/inside')))",
-    "remounts read-write": SYSCALL
-    + "verdict(refused(call, 165, None, b'/', None, 32, None), refused(call, 165, None, b'/usr/lib', None, 4128, None))",
-    "mounts a file system": SYSCALL
-    + "verdict(refused(call, 165, b'none', b'/tmp', b'tmpfs', 0, None), refused(call, 165, b'proc', b'/tmp', b'proc', 0, None), refused(call, 430, b'tmpfs', 0))",
-    "unmounts its own folder": SYSCALL + "verdict(refused(call, 166, b'/tmp', 2), refused(call, 166, b'/proc', 2))",
-    "changes its root": SYSCALL + "verdict(refused(os.chroot, '/tmp'), refused(call, 155, b'/tmp', b'/tmp'))",
-    "makes a device": REFUSED
-    + "import stat\nverdict(refused(os.mknod, '/tmp/disk', stat.S_IFBLK | 0o666, os.makedev(254, 0)))",
-    "sets kernel parameters": REFUSED
-    + "verdict(*(refused(lambda: open('/proc/sys/' + n, 'w', 1).write('1\\n')) for n in ('kernel/core_pattern', 'kernel/hostname', 'vm/drop_caches', 'kernel/ns_last_pid')), refused(open, '/proc/sysrq-trigger', 'w'))",
-    "writes to cgroups": REFUSED + "verdict(refused(os.listdir, '/sys/fs/cgroup'), refused(os.listdir, '/sys'))",
-    "opens a file by handle": SYSCALL
-    + "verdict(refused(call, 304, -100, ctypes.create_string_buffer(64), 0), refused(call, 303, -100, b'/tmp', ctypes.create_string_buffer(b'\\x80' + bytes(200)), ctypes.create_string_buffer(8), 0))",
-    "has the host's disks flushed": SYSCALL
-    + "verdict(refused(call, 162), refused(call, 306, os.open(os.__file__, 0)))",
+    "opens a library file again for writing": "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
+    "executes a file beside its streams": "def run():\n    open('/io/x\\n<0>said', 'wb').write(open(sys.executable, 'rb').read(1 << 16))\n    os.chmod('/io/x\\n<0>said', 0o755)\n    os.execv('/io/x\\n<0>said', ['x'])\nverdict(refused(run))",
     # These succeed without an effect; a file of another kind would refuse them.
-    "has library files flushed": SYSCALL
-    + "ours, _ = os.pipe()\nfile = os.open(os.__file__, 0)\nfor f in (file, ours):\n    for number in (74, 75, 277): call(number, f, 0, 0, 0)\ncall(26, 0, 4096, 4)\nprint('held')",
+    "has library files flushed": "ours, _ = os.pipe()\nfile = os.open(os.__file__, 0)\nfor f in (file, ours):\n    for number in (74, 75, 277): call(number, f, 0, 0, 0)\ncall(26, 0, 4096, 4)\nprint('held')",
 }
 NETWORK = {
-    "connects to the host": REFUSED
-    + "import socket\nverdict(refused(socket.create_connection, ('127.0.0.1', {port}), 0.5))",
-    "connects to the world": REFUSED
-    + "import socket\nverdict(refused(socket.create_connection, ('1.1.1.1', 53), 0.5))",
-    "resolves a name": REFUSED + "import socket\nverdict(refused(socket.getaddrinfo, 'example.com', 80))",
-    "connects to an abstract unix socket": REFUSED
-    + "import socket\nverdict(refused(lambda: socket.socket(socket.AF_UNIX).connect('\\0{abstract}')))",
-    "sends to an abstract unix socket through a pair": REFUSED
-    + "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nverdict(refused(a.sendto, b'x', '\\0{abstract}'))",
-    "gives an end of a pair a name": PAIR
-    + "verdict(refused(a.bind, '\\0name'), refused(b.bind, '/tmp/name'), refused(a.setsockopt, socket.SOL_SOCKET, socket.SO_PASSCRED, 1))",
-    "has an end of a pair connect, listen and accept": PAIR
-    + "verdict(*(refused(*action) for s in (a, *socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)) for action in ((s.connect, '\\0{abstract}'), (s.listen,), (s.accept,))))",
-    "makes a socket of any kind": REFUSED
-    + "import socket\nverdict(*(refused(socket.socket, family, kind, 0) for family in range(1, 47) for kind in (1, 2, 3, 4, 5)))",
-    "makes a pair of any other kind": REFUSED
-    + "import socket\nverdict(*(refused(socket.socketpair, family, kind) for family in range(2, 47) for kind in (1, 2, 5)))",
-    "opens raw and packet sockets": REFUSED
-    + "import socket\nverdict(refused(socket.socket, 17, 3), refused(socket.socket, 2, 3, 1), refused(socket.socket, 16, 3), refused(socket.socket, 38, 5))",
-    "passes a descriptor": PAIR
-    + "verdict(refused(socket.send_fds, a, [b'x'], [0]), refused(a.sendmsg, [b'x']), refused(call, 307, a.fileno(), ctypes.create_string_buffer(64), 1, 0))",
+    "sends to an abstract unix socket through a pair": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nverdict(refused(a.sendto, b'x', '\\0{abstract}'))",
     "filters a socket by a program": PAIR
     + "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 1))\nverdict(*(refused(a.setsockopt, socket.SOL_SOCKET, option, struct.pack('HP', 1, ctypes.addressof(code))) for option in (26, 51)))",
     "enlarges a socket's buffers": PAIR
@@ -207,13 +232,9 @@ NETWORK = {
 }
 # What is shared beyond the sandbox, or outlives its test, or holds memory that no process shows.
 SHARED_OBJECTS = {
-    "makes system V objects": SYSCALL
-    + "verdict(refused(call, 64, 0, 1, 0o600), refused(call, 68, 0, 0o600), refused(call, 29, 0, 4096, 0o600))",
-    "makes a message queue": SYSCALL + "verdict(refused(call, 240, b'left', os.O_CREAT | os.O_RDWR, 0o600, None))",
     "moves pages through pipes": PAIR
     + "ours, theirs = os.pipe()\nfile = os.open('main.py', 0)\nvector = struct.pack('PN', ctypes.addressof(ctypes.create_string_buffer(4096)), 4096)\n"
     + "verdict(refused(call, 278, theirs, vector, 1, 0), refused(call, 275, file, None, theirs, None, 1, 0), refused(call, 276, ours, theirs, 1, 2))",
-    "watches library folders": SYSCALL + "verdict(refused(call, 253), refused(call, 294, 0), refused(call, 300, 0, 0))",
     "locks library files": PAIR
     + "file = os.open(os.__file__, os.O_RDONLY)\nlock = struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0)\n"
     + "verdict(refused(fcntl.flock, file, fcntl.LOCK_SH | fcntl.LOCK_NB), refused(fcntl.lockf, file, fcntl.LOCK_SH | fcntl.LOCK_NB), refused(fcntl.fcntl, file, fcntl.F_SETLK, lock), refused(fcntl.fcntl, file, 37, lock), refused(fcntl.fcntl, file, fcntl.F_GETLK, lock))",
@@ -221,86 +242,35 @@ SHARED_OBJECTS = {
     + "file, folder = os.open(os.__file__, os.O_RDONLY), os.open('/usr/lib', os.O_RDONLY)\nown = os.open('own', os.O_RDWR | os.O_CREAT)\n"
     + "verdict(*(refused(fcntl.fcntl, f, fcntl.F_SETLEASE, kind) for f in (file, own) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)), refused(fcntl.fcntl, folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS))",
     "enlarges a pipe": PAIR + "ours, theirs = os.pipe()\nverdict(refused(fcntl.fcntl, ours, 1031, 1 << 20))",
-    "has signals sent for it": PAIR
-    + "verdict(*(refused(fcntl.fcntl, a, command, value) for command, value in ((fcntl.F_SETOWN, os.getpid()), (fcntl.F_SETOWN, -os.getpgid(0) or -1), (fcntl.F_SETSIG, 9), (15, struct.pack('ii', 2, 0)))))",
-    "has signals sent for it by a request": PAIR
-    + "import termios\nverdict(refused(fcntl.ioctl, a, 0x8901, struct.pack('i', os.getpid())), refused(fcntl.ioctl, a, termios.FIOASYNC, struct.pack('i', 1)))",
     "asks a library's file system for more than its contents": PAIR
     + "file = os.open(os.__file__, os.O_RDONLY)\n"
     + "verdict(*(refused(fcntl.ioctl, file, request, bytes(200)) for request in (0xC020660B, 0x80087601, 0x6608, 0x80111500, 0xC0506617)))",
-    "makes a call that is newer than its judge": SYSCALL
-    + "def unknown(number):\n    try: call(number, 0, 0, 0, 0, 0, 0)\n    except OSError as error: return None if error.errno == errno.ENOSYS else repr(error)\n    return f'{number} got through'\n"
+    "makes a call that is newer than its judge": "def unknown(number):\n    try: call(number, 0, 0, 0, 0, 0, 0)\n    except OSError as error: return None if error.errno == errno.ENOSYS else repr(error)\n    return f'{number} got through'\n"
     + "verdict(*(unknown(number) for number in (337, 400, 423, 470, 471, 511, 512, 520, 547)))",
-    "gives itself a name for the kernel's log": SYSCALL
-    + "shown = ctypes.create_string_buffer(16)\nrefused(prctl, 15, b'x\\n<0>said')\nprctl(16, shown)\nverdict(repr(shown.value) if b'\\n' in shown.value else None)",
-    "executes a link whose name is for the kernel's log": REFUSED
-    + "verdict(refused(os.symlink, sys.executable, '/tmp/x\\n<0>said'), refused(os.symlink, '/', 'left'))",
-    "executes a file of its own": REFUSED
-    + "def run(name, data):\n    open(name, 'wb').write(data)\n    os.chmod(name, 0o755)\n    if os.fork() == 0:\n        try: os.execv(name, [name])\n        finally: os._exit(9)\n    if os.waitstatus_to_exitcode(os.wait()[1]) != 9: return name\n"
+    "gives itself a name for the kernel's log": "shown = ctypes.create_string_buffer(16)\nrefused(prctl, 15, b'x\\n<0>said')\nprctl(16, shown)\nverdict(repr(shown.value) if b'\\n' in shown.value else None)",
+    "executes a file of its own": "def run(name, data):\n    open(name, 'wb').write(data)\n    os.chmod(name, 0o755)\n    if os.fork() == 0:\n        try: os.execv(name, [name])\n        finally: os._exit(9)\n    if os.waitstatus_to_exitcode(os.wait()[1]) != 9: return name\n"
     + "verdict(run('x\\n<0>said', open(sys.executable, 'rb').read(1 << 20)), run('script', f'#!{sys.executable} -S\\n'.encode()))",
-    "makes memory files": SYSCALL + "verdict(refused(os.memfd_create, 'hoard'), refused(call, 447, 0))",
-    "takes all the machine's places for asynchronous reads": SYSCALL
-    + "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
-    "keeps a secret in a keyring": SYSCALL
-    + "verdict(refused(call, 248, b'user', b'note', b'secret', 6, -4), refused(call, 250, 0, -4, 1))",
-    "asks which pages of a library are in memory": SYSCALL
-    + "import mmap\nfile = os.open(os.__file__, os.O_RDONLY)\nblock = mmap.mmap(file, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)\n"
+    "takes all the machine's places for asynchronous reads": "context = ctypes.c_ulong(0)\nverdict(refused(call, 206, 60000, ctypes.byref(context)))",
+    "asks which pages of a library are in memory": "import mmap\nfile = os.open(os.__file__, os.O_RDONLY)\nblock = mmap.mmap(file, 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)\n"
     + "place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block)))\n"
     + "verdict(refused(call, 27, place, 4096, ctypes.create_string_buffer(9)), *(refused(call, 28, place, 4096, advice) for advice in (3, 9, 12, 20, 21, 25)), refused(os.preadv, file, [bytearray(1)], 0, os.RWF_NOWAIT), refused(os.posix_fadvise, file, 0, 0, os.POSIX_FADV_DONTNEED), refused(call, 187, file, 0, 4096))",
-    "leaves a message in the times of a device": REFUSED
-    + "verdict(*(refused(os.utime, '/dev/' + name, when) for name in ('null', 'zero', 'full', 'random', 'urandom') for when in ((1, 2), None)))",
-    "watches descriptors, which is in nobody's memory": SYSCALL
-    + "import select\nverdict(refused(select.epoll), refused(call, 213, 1), refused(call, 291, 0))",
-    "takes large pages out of the machine's store": REFUSED
-    + "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
+    "takes large pages out of the machine's store": "import mmap\ndef take(flags):\n    try: mmap.mmap(-1, 2 << 20, flags=flags)\n    except OSError as error:\n        if error.errno != errno.ENOMEM: raise\n"  # out of them, if it has any
     + "verdict(*(refused(take, kind | 0x40000 | mmap.MAP_ANONYMOUS) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)))",
-    "shares memory that belongs to no file": REFUSED + "import mmap\nverdict(refused(mmap.mmap, -1, 4096))",
-    "finds devices that no program needs": REFUSED
-    + "import stat\nknown = {'null', 'zero', 'full', 'random', 'urandom', 'shm', 'stdin', 'stdout', 'stderr'}\n"
+    "finds devices that no program needs": "import stat\nknown = {'null', 'zero', 'full', 'random', 'urandom', 'shm', 'stdin', 'stdout', 'stderr'}\n"
     + "verdict(*set(os.listdir('/dev')) - known, *(refused(os.open, '/dev/' + n, 0) for n in ('tty', 'ptmx', 'console', 'fd', 'kmsg')))",
-    "enlarges its table of waiting threads": SYSCALL + "verdict(refused(prctl, 78, 1, 1 << 12))",
     # 288 bytes of the kernel's for each mapping, which no cgroup is charged for.
-    "attaches policies to its memory": SYSCALL
-    + "import mmap\nblock = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nplace, nodes = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), (ctypes.c_ulong * 1)(1)\n"
+    "attaches policies to its memory": "import mmap\nblock = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nplace, nodes = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), (ctypes.c_ulong * 1)(1)\n"
     + "verdict(refused(call, 237, place, 4096, 2, nodes, 64, 0), refused(call, 238, 2, nodes, 64))",
-    "writes rules of its own": SYSCALL
-    + "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"
+    "writes rules of its own": "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"
     + "verdict(refused(call, 444, struct.pack('QQQ', 1, 0, 0), 24, 0), refused(prctl, 22, 2, rules), refused(call, 317, 1, 0, rules))",
 }
 PRIVILEGES = {
-    "becomes root": REFUSED
-    + "own = os.getuid(), os.getgid()\nother = 0 if own[0] else 1000\nverdict(refused(os.setuid, other), refused(os.setgid, other), refused(os.setgroups, [other]))",
-    "makes namespaces": SYSCALL
-    + "verdict(*(refused(call, 272, flag) for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000, 0x10020000)))",
-    "clones into namespaces": SYSCALL
-    + "verdict(*(refused(call, 56, flag | 17, 0, 0, 0, 0) for flag in (0x10000000, 0x20000, 0x20000000, 0x8000000, 0x40000000, 0x30000000)), refused(call, 435, ctypes.create_string_buffer(88), 88))",
-    "enters namespaces": SYSCALL
-    + "verdict(*(refused(lambda: call(308, os.open(f'/proc/{who}/ns/{kind}', 0), 0)) for who in ('1', 'self') for kind in ('net', 'pid', 'mnt', 'user')), refused(lambda: call(308, os.pidfd_open(os.getpid()), 0x20000)))",
-    "traces a process": SYSCALL + "verdict(refused(call, 101, 16, 1, 0, 0), refused(call, 101, 0, 0, 0, 0))",
-    "traces its child": SYSCALL
-    + "import signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nseen = refused(call, 101, 16, child, 0, 0), refused(call, 101, 0x4206, child, 0, 0), refused(call, 310, child, None, 0, None, 0, 0), refused(call, 438, os.pidfd_open(child), 0, 0)\nos.kill(child, 9)\nverdict(*seen)",
-    "reads another process's memory": SYSCALL
-    + "verdict(refused(call, 310, 1, None, 0, None, 0, 0), refused(call, 311, 1, None, 0, None, 0, 0))",
-    "loads a bpf program": SYSCALL + "verdict(refused(call, 321, 0, None, 0), refused(call, 298, None, 0, -1, -1, 0))",
-    "uses io_uring and userfaultfd": SYSCALL
-    + "verdict(refused(call, 425, 8, ctypes.create_string_buffer(120)), refused(call, 323, 0))",
-    "uses the numbers of another ABI": SYSCALL
-    + "verdict(refused(call, 0x40000000 | 39), refused(call, 0x40000000 | 41, 1, 1, 0))",
-    "raises its limits": REFUSED
-    + "import resource as r\nverdict(*(refused(r.setrlimit, k, (r.RLIM_INFINITY, r.RLIM_INFINITY)) for k in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NPROC, r.RLIMIT_FSIZE, r.RLIMIT_SIGPENDING, r.RLIMIT_MEMLOCK, r.RLIMIT_NOFILE)))",
-    "locks memory": SYSCALL
-    + "verdict(refused(lambda: libc.mlockall(1) and 1/0) if libc.mlockall(1) == 0 else None, refused(call, 149, ctypes.create_string_buffer(8192), 8192))",
-    "raises its priority": REFUSED
-    + "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
-    "leaves a dump of its memory": SYSCALL
-    + "import resource as r\nbefore = r.getrlimit(r.RLIMIT_CORE)\nfor limits in ((0, 1), (0, 0), (1, 1), (4096, 4096)): refused(r.setrlimit, r.RLIMIT_CORE, limits)\n"
+    "becomes root": "own = os.getuid(), os.getgid()\nother = 0 if own[0] else 1000\nverdict(refused(os.setuid, other), refused(os.setgid, other), refused(os.setgroups, [other]))",
+    "traces its child": "import signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nseen = refused(call, 101, 16, child, 0, 0), refused(call, 101, 0x4206, child, 0, 0), refused(call, 310, child, None, 0, None, 0, 0), refused(call, 438, os.pidfd_open(child), 0, 0)\nos.kill(child, 9)\nverdict(*seen)",
+    "raises its priority": "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
+    "leaves a dump of its memory": "import resource as r\nbefore = r.getrlimit(r.RLIMIT_CORE)\nfor limits in ((0, 1), (0, 0), (1, 1), (4096, 4096)): refused(r.setrlimit, r.RLIMIT_CORE, limits)\n"
     + "refused(call, 160, 4, ctypes.create_string_buffer(16))\nverdict(repr(r.getrlimit(r.RLIMIT_CORE)) if r.getrlimit(r.RLIMIT_CORE) != before or before not in ((0, 0), (1, 1)) else None)",
-    "saves itself from the memory killer": REFUSED
-    + "verdict(*(refused(lambda: open(f'/proc/{who}/oom_score_adj', 'w', 1).write('-1000\\n')) for who in ('self', '1')))",
-    "rewrites what the kernel knows of its memory": SYSCALL
-    + "verdict(*(refused(prctl, 35, field, 0x10000) for field in (1, 2, 6, 7, 8, 9, 13)))",
-    "becomes a fresh interpreter": REFUSED
-    + r'''
+    "becomes a fresh interpreter": r'''
 code = """
 import ctypes, os, socket, sys
 libc, seen = ctypes.CDLL(None), []
@@ -320,19 +290,10 @@ print(seen or "held")
 """
 os.execve(sys.executable, [sys.executable, "-S", "-c", code, {repository!r}], os.environ | {"LD_PRELOAD": "libm.so.6"})
 ''',
-    "runs files that raise privileges": REFUSED
-    + "import sysconfig\nfolders = ('/', '/usr/lib', '/tmp', '/dev', sysconfig.get_path('stdlib'), sys.executable)\nverdict(*(f for f in folders if not os.statvfs(f).f_flag & os.ST_NOSUID))",
-    "sets the clock": REFUSED + "import time\nverdict(refused(time.clock_settime, time.CLOCK_REALTIME, 0.0))",
-    "reboots": SYSCALL + "verdict(refused(call, 169, 0xfee1dead, 672274793, 0x1234567, None))",
+    "runs files that raise privileges": "import sysconfig\nfolders = ('/', '/usr/lib', '/tmp', '/dev', sysconfig.get_path('stdlib'), sys.executable)\nverdict(*(f for f in folders if not os.statvfs(f).f_flag & os.ST_NOSUID))",
 }
 # What reaches others in the same session, group or user; the probe after each finds the sandbox's processes unharmed.
 GROUPS = {
-    "has no session and group of its own": REFUSED
-    + "verdict(repr((os.getsid(0), os.getpgid(0))) if (os.getsid(0), os.getpgid(0)) != (os.getpid(),) * 2 else None)",
-    "kills its group": "import os, signal\nos.kill(0, signal.SIGKILL)\nprint('held')",
-    "terminates its group": "import os, signal\nos.kill(0, signal.SIGTERM)\nprint('held')",
-    "kills its group from a child": "import os, signal, time\nif os.fork() == 0: os.kill(0, signal.SIGKILL)\nos.wait()\nprint('held')",
-    "stops its group from a child": "import os, signal, time\nif os.fork() == 0: os.kill(0, signal.SIGSTOP)\ntime.sleep(0.2)\nprint('held')",
     "sends its group every signal": """
 import os, signal
 for number in (signal.SIGINT, *range(34, 65)): signal.signal(number, signal.SIG_IGN)
@@ -354,29 +315,20 @@ print("held")
     ),
     "lowers the priority of its group": "import os\ntry: os.setpriority(os.PRIO_PGRP, 0, 19)\nexcept OSError: pass\nprint('held')",
     "lowers the priority of its user": "import os\nfor user in (0, os.getuid()):\n    try: os.setpriority(os.PRIO_USER, user, 19)\n    except OSError: pass\nprint('held')",
-    "lowers the disk priority of its group and user": SYSCALL
-    + "for kind, who in ((2, 0), (3, 0), (3, os.getuid())): refused(call, 251, kind, who, 3 << 13)\nprint('held')",
-    "lowers the priority of its session": REFUSED
-    + "def slow(path):\n    with open(path, 'w') as file: file.write('19')\nverdict(*(refused(slow, f'/proc/{who}/autogroup') for who in ('self', '1', 'thread-self')))",
-    "gives its group a class of the scheduler": SYSCALL
-    + "for pid in (0, *range(2, 50)): refused(os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))\nrefused(prctl, 62, 1, 0, 2, 0)\nprint('held')",
-    "moves into another session": REFUSED
-    + "verdict(*(refused(os.setpgid, 0, n) for n in range(2, 300)), *(refused(os.tcsetpgrp, n, 1) for n in range(3)))",
+    "lowers the disk priority of its group and user": "for kind, who in ((2, 0), (3, 0), (3, os.getuid())): refused(call, 251, kind, who, 3 << 13)\nprint('held')",
+    "lowers the priority of its session": "def slow(path):\n    with open(path, 'w') as file: file.write('19')\nverdict(*(refused(slow, f'/proc/{who}/autogroup') for who in ('self', '1', 'thread-self')))",
+    "gives its group a class of the scheduler": "for pid in (0, *range(2, 50)): refused(os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))\nrefused(prctl, 62, 1, 0, 2, 0)\nprint('held')",
 }
 PROCESSES = {
-    "kills its parent": REFUSED + "verdict(repr(os.getppid()) if os.getppid() else None)",
-    "signals everyone": REFUSED + "import signal\nverdict(refused(os.kill, -1, signal.SIGKILL))",
     "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nprint('held')",
-    "kills itself by a signal that looks like the kernel's": SYSCALL
-    + """
+    "kills itself by a signal that looks like the kernel's": """
 import struct
 info = struct.pack("iiiii", 9, 0, 0x80, 0, 0) + bytes(108)
 own = os.pidfd_open(os.getpid())
 verdict(*(refused(call, *arguments) for arguments in (
     (129, os.getpid(), 9, info), (297, os.getpid(), os.getpid(), 9, info), (424, own, 9, info, 0))))
 """,
-    "kills itself by a timer": SYSCALL
-    + """
+    "kills itself by a timer": """
 import struct, time
 timer = ctypes.c_int()
 refused(call, 222, 1, struct.pack("Pii48x", 0, 9, 0), ctypes.byref(timer))
@@ -395,11 +347,9 @@ for owner in (os.getpid(), -1, -os.getpid()):
 time.sleep(0.05)
 print("held")
 """,
-    "kills itself by its child's end": SYSCALL
-    + "child = libc.syscall(56, 9, 0, 0, 0, 0)\nif child == 0: libc._exit(0)\nimport time\ntime.sleep(0.1)\nprint('held')",
-    "kills itself when its parent ends": SYSCALL + "refused(prctl, 1, 9)\nprint('held')",
+    "kills itself by its child's end": "child = libc.syscall(56, 9, 0, 0, 0, 0)\nif child == 0: libc._exit(0)\nimport time\ntime.sleep(0.1)\nprint('held')",
+    "kills itself when its parent ends": "refused(prctl, 1, 9)\nprint('held')",
     "stops itself": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nprint('held')",
-    "kills likely process numbers": REFUSED + "verdict(*(refused(os.kill, n, 9) for n in range(2, 3000)))",
     "leaves a daemon": """
 import os, time
 if os.fork() == 0:
@@ -413,8 +363,7 @@ print("held")
     "leaves zombies": "import os\nfor _ in range(8):\n    if os.fork() == 0: os._exit(0)\nprint('held')",
     "leaves a child that prints late": "import os, time\nprint('held', flush=True)\nif os.fork() == 0:\n    time.sleep(0.2)\n    os.write(1, b'late')\n    os._exit(0)",
     "leaves a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('held')",
-    "leaves a process in its memory": SYSCALL
-    + "stack = ctypes.create_string_buffer(1 << 16)\ntop = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15)\nlibc.clone(libc.pause, top, 0x100 | 17, None)\nprint('held')",
+    "leaves a process in its memory": "stack = ctypes.create_string_buffer(1 << 16)\ntop = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15)\nlibc.clone(libc.pause, top, 0x100 | 17, None)\nprint('held')",
 }
 ENDS: dict[str, Attack] = {
     "loops": Attack("while True: pass", (SLOW,)),
@@ -452,18 +401,14 @@ while True:
     "loops under a name that looks like a state": Attack(SYSCALL + "prctl(15, b'x) S 1 1 0 0 0')\nwhile True: pass", (SLOW,)),
     "has ended children taken away": Attack("import signal\ntry: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nexcept OSError: print('held')"),
     "loops beyond signals": Attack("import signal\nfor n in (signal.SIGTERM, signal.SIGXCPU, signal.SIGALRM): signal.signal(n, signal.SIG_IGN)\nwhile True: pass", (SLOW,)),
-    "loops in C": Attack("sum(range(10**12))", (SLOW,)),
     "computes at exit": Attack("import atexit\natexit.register(lambda: sum(range(10**12)))\nprint('held')", (SLOW,)),
     "sleeps": Attack("import time\ntime.sleep(1000)", (WAITING,)),
     "sleeps under a name that looks like a state": Attack(SYSCALL + "import time\nprctl(15, b') R 9 9 9 9 9 9')\ntime.sleep(1000)", (WAITING,)),
     "sleeps where its judge may not look": Attack(SYSCALL + "import time\nprctl(4, 0)\ntime.sleep(1000)", (WAITING,)),
     "sleeps while its child sleeps in its place": Attack(SYSCALL + "libc.vfork.restype = ctypes.c_int\nlibc.syscall(56, 0x4000 | 17, 0, 0, 0, 0)\nimport time\ntime.sleep(1000)", (WAITING,)),
-    "waits for a signal": Attack("import signal\nsignal.pause()", (WAITING,)),
     "waits for a child that stopped": Attack("import os, signal\nchild = os.fork()\nif child == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\nos.waitpid(child, 0)", (WAITING,)),
-    "deadlocks": Attack("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()", (WAITING,)),
     "never ends a thread": Attack("import threading\nthreading.Thread(target=threading.Event().wait).start()\nprint('held')", (WAITING,)),
     "fills its memory": Attack("x = []\nwhile True: x.append(bytearray(1 << 20))", (FAT,)),
-    "asks for too much memory at once": Attack("x = bytearray(1 << 40)", (FAT,)),
     "fills memory in many processes": Attack(
         "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(100 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(1000)",
         (FAT,),
@@ -476,7 +421,6 @@ while True:
     "ends without output": Attack("import os\nos._exit(0)", (WRONG,)),
     "closes its descriptors": Attack("import os\nos.closerange(0, 256)", (WRONG,)),
     "crashes": Attack("import ctypes\nctypes.string_at(0)", (CRASHED,)),
-    "aborts": Attack("import os\nos.abort()", (CRASHED,)),
     "calls the kernel as a 32-bit program does": Attack(
         SYSCALL + "import mmap\ncode = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)\ncode.write(bytes.fromhex('b814000000cd80c3'))\nctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()\nprint('held')",
         (CRASHED,),
@@ -487,8 +431,6 @@ while True:
     "raises at exit after the right answer": Attack("import atexit\nprint('held')\natexit.register(lambda: 1/0)"),
     "tampers with the exit": Attack("import os, sys\nsys.excepthook = lambda *a: os._exit(0)\n1/0", (WRONG,)),
     "tampers with builtins": Attack("import builtins, os\nbuiltins.compile = builtins.exec = os._exit = os.write = None\nprint('held')"),
-    "reloads what was patched": Attack("import importlib, os\nimportlib.reload(os)\nprint('held')"),
-    "forks through posix": Attack("import posix\nif posix.fork() == 0: posix._exit(0)\nposix.wait()\nprint('held')"),
     "looks at the frames above": Attack(
         "import sys\nf = sys._getframe()\nseen = []\nwhile f: seen += list(f.f_locals) + list(f.f_globals); f = f.f_back\nprint('seen' if 'outputs' in seen or 'expected' in seen else 'held')",
     ),
@@ -500,27 +442,23 @@ BOMBS: dict[str, str] = {
     "writes a huge file": "try:\n    f = open('big', 'wb', 0)\n    while True: f.write(bytes(1 << 20))\nexcept OSError: print('held')",
     "writes many files": "try:\n    for n in range(10**6): open(f'f{n}', 'wb').write(b'x' * 4096)\nexcept OSError: print('held')",
     "makes shared memory": "import multiprocessing.shared_memory as m\ntry:\n    m.SharedMemory(create=True, size=1 << 30)\n    print('made')\nexcept OSError: print('held')",
-    "sets timers without end": SYSCALL
-    + "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
+    "sets timers without end": "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
     "fills attributes of files": "import os\ntry:\n    for n in range(1000):\n        open(f'f{n}', 'w').close()\n        os.setxattr(f'f{n}', 'user.x', bytes(60000))\n    print('60 MB')\nexcept OSError: print('held')",
 }
 PLANT = {
     "plants a module": "open('bisect.py', 'w').write('raise SystemExit(9)')\nopen('/dev/shm/heapq.py', 'w').write('raise SystemExit(9)')\nprint('held')",
     "rewrites itself": "open(__file__, 'w').write('raise SystemExit(9)')\nprint('held')",
     "makes a named semaphore": "import _multiprocessing as m\nm.SemLock(1, 1, 1, '/left', False)\nprint('held')",
-    "leaves a file wherever it can": REFUSED
-    + "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
-    "leaves a unix socket": REFUSED
-    + "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
+    "leaves a file wherever it can": "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
+    "leaves a unix socket": "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
     "fills the temporary folder": "open('full', 'wb').write(bytes(7 << 20))\nprint('held')",
-    "fills its standard input": REFUSED
-    + "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
+    "fills its standard input": "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
     "poisons warm modules": "import bisect, math, random\nbisect.bisect = math.sqrt = random.random = None\nprint('held')",
     "sets the hook of imports": "import sys\nsys.meta_path.clear()\nsys.path.clear()\nsys.modules['math'] = None\nprint('held')",
 }
 
 HELD: dict[str, Attack] = {
-    name: Attack(code)
+    name: Attack(code if code.startswith(PAIR) else SYSCALL + code)
     for group in (
         READ_HOST, JUDGE_FILES, WRITE_HOST, NETWORK, SHARED_OBJECTS, PRIVILEGES, GROUPS, PROCESSES, BOMBS, PLANT,
     )
@@ -596,10 +534,6 @@ def hoard(count, action, already=0):
 # A program that holds more than it may prints so, which is a wrong answer; one that was kept from it may end at any limit.
 MAY_BE_REFUSED = (PASSED, FAT, SLOW, CRASHED)
 MEMORY: dict[str, Attack] = {
-    "drops shared memory from sight": Attack(
-        HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB)\n    kept.append(block)\n    for start in range(0, 64, 2):\n        write_pages(memoryview(block)[start * MIB : (start + 2) * MIB])\n        block.madvise(mmap.MADV_DONTNEED)\n        tell(2)\nhoard(4, action)",
-        MAY_BE_REFUSED,
-    ),
     "holds page tables of pages that it only reads": Attack(
         HOARD
         + "libc.mmap.restype = ctypes.c_void_p\nlibc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\n"
@@ -619,13 +553,6 @@ MEMORY: dict[str, Attack] = {
     "eats in a thread whose process has lost its first one": Attack(
         HOARD + "def action(tell):\n    block = mmap.mmap(-1, 64 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # before a thread's own heap takes the room\n    def eat():\n        time.sleep(0.05)\n        write_pages(block)\n        tell(64)\n        os.closerange(3, 200)\n        time.sleep(60)\n    threading.Thread(target=eat).start()\n    libc.syscall(60, 0)\nhoard(3, action)",
         (FAT,),
-    ),
-    "makes semaphores": Attack(
-        HOARD + "total = 0\ntry:\n    while total < 200:\n        call(64, 0, 32000, 0o600)\n        total += 2\nexcept OSError: pass\nreport(total)", MAY_BE_REFUSED
-    ),
-    "sends messages to queues": Attack(
-        HOARD + "message = struct.pack('l', 1) + bytes(8192)\nsent = 0\ntry:\n    while sent < 26000:\n        queue = call(68, 0, 0o600)\n        for _ in range(2):\n            call(69, queue, message, 8192, 0o4000)\n            sent += 1\nexcept OSError: pass\nreport(sent // 128)",
-        MAY_BE_REFUSED,
     ),
     "fills sockets": Attack(
         HOARD
@@ -759,23 +686,6 @@ else:
 try: total += 40 * (call(285, 1, 1, 0, 40 * MIB) == 0)
 except OSError: pass
 report(total)
-""",
-        MAY_BE_REFUSED,
-    ),
-    "has the kernel keep a huge table for it": Attack(
-        HOARD + "def action(tell):\n    prctl(78, 1, 1 << 20)\n    tell(64)\nhoard(3, action)", MAY_BE_REFUSED
-    ),
-    "has the kernel keep socket filters for it": Attack(
-        HOARD
-        + """
-code = ctypes.create_string_buffer(struct.pack("HBBI", 0x20, 0, 0, 0) * 899 + struct.pack("HBBI", 6, 0, 0, 1))
-def action(tell):
-    for number in range(58):
-        pair = socket.socketpair()
-        kept.append(pair)
-        for end in pair: end.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 900, ctypes.addressof(code)))
-        if number % 4 == 3: tell(1)  # 128 KiB for each end's
-hoard(14, action)
 """,
         MAY_BE_REFUSED,
     ),
@@ -958,10 +868,6 @@ print("held")
         SYSCALL
         + "import struct, time\ntime.sleep(1.4)\ntimer = ctypes.c_int()\ncall(222, 1, struct.pack('Pii48x', 0, 10, 0), ctypes.byref(timer))\nprint('held')",
     ),
-    "takes all the semaphores and queues": (
-        SYSCALL + "import time\nfor _ in range(40): refused(call, 64, 0, 32000, 0o600)\ntime.sleep(0.8)\nprint('held')",
-        "import multiprocessing, time\ntime.sleep(0.4)\nmultiprocessing.Lock().acquire()\nprint('held')",
-    ),
 }
 
 # Two tests of one program, one after the other in a sandbox: the first leaves something, the second looks for it.
@@ -985,8 +891,6 @@ if input() == "leave":
 else:
     verdict(refused(look))
 """,
-    "a system V object": SYSCALL
-    + "if input() == 'leave':\n    for number in (64, 68): refused(call, number, 77, *((1,) if number == 64 else ()), 0o1666)\n    print('held')\nelse: verdict(refused(call, 64, 77, 1, 0o666), refused(call, 68, 77, 0o666))",
     "a file in memory": REFUSED
     + "import mmap\nif input() == 'leave':\n    open('/dev/shm/left', 'w').write('x')\n    refused(lambda: open('/dev/shm/../../io/left', 'w').write('x'))\n    print('held')\nelse: verdict(refused(open, '/dev/shm/left'), refused(open, '/io/left'))",
     "a note in its own file's attributes": REFUSED
@@ -1026,27 +930,19 @@ ASSERTED: dict[str, Attack] = {
     "writes the word of the checker as its values": forged(b"\x1eaccepted"),
     "writes no value": forged(b"\x1e[]"),
     "writes more values than there are calls": forged(b"\x1e[1, 7920]"),
-    "writes an object in place of values": forged(b"\x1e{}"),
-    "writes a value of an unknown type": forged(b'\x1e[{"object": []}]'),
     "writes a value that breaks out of its text": forged(b'\x1e[1]", "check": "pass'),
     "writes a test of its own": forged(b'\x1e{"fn_name": "f", "script": "f(3)", "check": "pass"}\n[1]'),
     "writes a test of its own after its values": forged(b'\x1e[1]\n{"fn_name": "f", "script": "f(3)", "check": "pass"}\n[1]'),
     "returns an integer that computes as another": equal_to_all("int", "type('B', (A,), dict.fromkeys(('__index__', '__int__', '__abs__', '__sub__', '__rsub__'), lambda *_: 7919))(1)"),
     "returns a number that is written as another": Attack("class A(float):\n    def __repr__(self): return '7919'\n    __str__ = __repr__\ndef f(x): return A(1)", (WRONG,)),
     "writes code as a value": forged(b'\x1e[{"Decimal": "print(1)"}]'),
-    "writes a set that cannot be made": forged(b'\x1e[{"set": [[1]]}]'),
-    "writes bytes of a huge size": forged(b'\x1e[{"bytes": 99999999999}]'),
     "writes a fraction of a huge size": forged(b'\x1e[{"Fraction": ["1e999999999"]}]'),
-    "writes a decimal of a huge size": forged(b'\x1e[{"Decimal": "1e999999999"}]'),
     "writes values nested too deeply": forged(b"\x1e" + b"[" * 100_000),
     "writes what is not text": forged(b"\x1e[\xff]"),
     "writes not a number": forged(b"\x1e[NaN]"),
     "returns an object equal to everything": Attack("class A:\n    def __eq__(self, other): return True\ndef f(x): return A()", (CRASHED,)),
     "returns an object of a false class": Attack("class A:\n    __class__ = int\n    def __eq__(self, other): return True\ndef f(x): return A()", (CRASHED,)),
     "returns a number equal to everything": equal_to_all("int", "A(1)"),
-    "returns a fraction of a number equal to everything": equal_to_all("float", "A(1.5)"),
-    "returns a text equal to everything": equal_to_all("str", "A('1')"),
-    "returns a list equal to everything": equal_to_all("tuple", "A([1])"),
     "returns a decimal equal to everything": Attack("from decimal import Decimal as D\nclass A(D):\n    def __eq__(self, other): return True\n    __hash__ = D.__hash__\ndef f(x): return A(1)", (WRONG,)),
     "returns a mock": Attack("from unittest.mock import ANY\ndef f(x): return ANY", (CRASHED,)),
     "reads the expected value": Attack("""
@@ -1129,17 +1025,41 @@ HONEST: dict[str, Attack] = {
     "short-lived processes beside ones that wait": Attack(
         "import os, select, time\nours, theirs = os.pipe()\nfor _ in range(3):\n    if os.fork() == 0:\n        os.close(theirs)\n        ready = select.select([ours], [], [])[0]\n        os._exit(0 if ready and os.read(ours, 1) == b'' else 1)\nstatuses = []\nfor number in range(150):\n    child = os.fork()\n    if child == 0:\n        time.sleep(0.004)\n        os._exit(number % 3)\n    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == number % 3)\nos.close(theirs)\nprint('held' if all(statuses) and {os.wait()[1] for _ in range(3)} == {0} else 'wrong')"
     ),
-    "asyncio.to_thread": Attack("import asyncio\nasync def main(): print(await asyncio.to_thread(lambda: 'held'))\nasyncio.run(main())"),
     "asyncio.create_subprocess_exec": Attack(
         "import asyncio, sys\nasync def main():\n    p = await asyncio.create_subprocess_exec(sys.executable, '-S', '-c', 'print(input()[::-1])', stdin=-1, stdout=-1)\n    print((await p.communicate(b'dleh\\n'))[0].decode())\nasyncio.run(main())",
     ),
     "ThreadPoolExecutor(30)": Attack("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(30) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
     "ProcessPoolExecutor(2)": Attack("from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(2) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
     "multiprocessing.Pool(2)": Attack("from multiprocessing import Pool\nwith Pool(2) as pool: print('held' if sum(pool.map(abs, range(-100, 0))) == 5050 else 'wrong')"),
-    "multiprocessing.Queue": Attack("import multiprocessing as m\nq = m.Queue()\np = m.Process(target=q.put, args=('held',))\np.start()\nprint(q.get())\np.join()"),
-    "multiprocessing.Pipe": Attack("import multiprocessing as m\na, b = m.Pipe()\np = m.Process(target=b.send, args=('held',))\np.start()\nprint(a.recv())\np.join()"),
-    "multiprocessing.Value": Attack("import multiprocessing as m\nv = m.Value('i', 1)\ndef add():\n    with v.get_lock(): v.value += 1\np = m.Process(target=add)\np.start()\np.join()\nprint('held' if v.value == 2 else v.value)"),
-    "multiprocessing.Array": Attack("import multiprocessing as m\nv = m.Array('i', 1000)\nv[3] = 7\nprint('held' if v[3] == 7 else v[3])"),
+    "multiprocessing.Queue, Pipe, Value and Array": Attack(
+        """
+import multiprocessing as m
+queue, (ours, theirs), number, array = m.Queue(), m.Pipe(), m.Value("i", 1), m.Array("i", 1000)
+def work():
+    with number.get_lock(): number.value += 1
+    array[3] = 7
+    queue.put("he")
+    theirs.send("ld")
+process = m.Process(target=work)
+process.start()
+said = queue.get() + ours.recv()
+process.join()
+print(said if (number.value, array[3]) == (2, 7) else "wrong")
+"""
+    ),
+    "modules of the library that ask the machine": Attack(
+        """
+import datetime, faulthandler, locale, logging, os, platform, random, secrets, tempfile, time, tracemalloc, uuid, warnings, zoneinfo
+os.getloadavg(), os.uname(), platform.platform()
+uuid.uuid4(), uuid.uuid1(), secrets.token_hex(), random.random()
+locale.setlocale(locale.LC_ALL, "")
+time.localtime(), datetime.datetime.now(zoneinfo.ZoneInfo("UTC"))
+faulthandler.enable(), tracemalloc.start()
+logging.warning("x"), warnings.warn("y")
+with tempfile.TemporaryFile("w+") as file:
+    file.write("held"), file.seek(0), print(file.read())
+"""
+    ),
     "multiprocessing.shared_memory": Attack("from multiprocessing.shared_memory import SharedMemory as S\ns = S(create=True, size=1 << 16)\ns.buf[5] = 7\nt = S(s.name)\nprint('held' if t.buf[5] == 7 else 'wrong')\nt.close(); s.close(); s.unlink()"),
     "multiprocessing.Lock, Event, Barrier": Attack("import multiprocessing as m\nl, e, b = m.Lock(), m.Event(), m.Barrier(2)\np = m.Process(target=b.wait)\np.start()\nb.wait()\np.join()\ne.set()\nwith l: print('held')"),
     "multiprocessing, spawned": Attack("import multiprocessing as m\ndef f(q): q.put('held')\nif __name__ == '__main__':\n    m.set_start_method('spawn')\n    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()"),
@@ -1166,16 +1086,13 @@ HONEST: dict[str, Attack] = {
     "open('/dev/stdout', 'w')": Attack("with open('/dev/stdout', 'w') as f: f.write('held')"),
     "open(0) in a child": Attack("import os\nif os.fork() == 0:\n    print(open('/dev/stdin').read().strip()[::-1], flush=True)\n    os._exit(0)\nos.wait()"),
     "subprocess of sys.executable": Attack("import subprocess, sys\nprint(subprocess.run([sys.executable, '-S', '-c', 'print(input()[::-1])'], input='dleh', capture_output=True, text=True).stdout)"),
-    "subprocess with its input": Attack("import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', 'print(input()[::-1])'])"),
     "os.popen, os.system": Attack("import os\nprint(os.popen('echo held').read())", (CRASHED,)),
     "tempfile": Attack("import tempfile\nwith tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile('w+', dir=d) as f:\n    f.write('held'); f.seek(0); print(f.read())"),
-    "tempfile.TemporaryFile": Attack("import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n    f.write('held'); f.seek(0); print(f.read())"),
     "sqlite3 in memory": Attack("import sqlite3\nc = sqlite3.connect(':memory:')\nc.execute('create table t(x)')\nc.execute('insert into t values (?)', ('held',))\nprint(*c.execute('select x from t').fetchone())"),
     "sqlite3 on a file": Attack("import sqlite3\nwith sqlite3.connect('a.db') as c:\n    c.execute('create table t(x)')\n    c.execute('insert into t values (?)', ('held',))\nprint(*sqlite3.connect('a.db').execute('select x from t').fetchone())", (CRASHED,)),
     "sqlite3 on a file, without locks": Attack("import sqlite3\nwith sqlite3.connect('file:a.db?nolock=1', uri=True) as c:\n    c.execute('create table t(x)')\n    c.execute('insert into t values (?)', ('held',))\nprint(*sqlite3.connect('file:a.db?nolock=1', uri=True).execute('select x from t').fetchone())"),
     "fcntl.flock": Attack("import fcntl\nfcntl.flock(open('lock', 'w'), fcntl.LOCK_EX)\nprint('held')", (CRASHED,)),
     "os.cpu_count": Attack("import os\nprint('held' if os.cpu_count() >= 1 and len(os.sched_getaffinity(0)) >= 1 else os.cpu_count())"),
-    "os.getloadavg, os.uname": Attack("import os, platform\nos.uname(), platform.platform(), platform.python_version()\nprint('held')"),
     "resource.getrusage": Attack("import resource as r\nx = bytearray(30 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nu = r.getrusage(r.RUSAGE_SELF)\nprint('held' if u.ru_maxrss > 30000 and u.ru_utime >= 0 else u)"),
     "resource.setrlimit of the stack": Attack("import resource as r, sys\nr.setrlimit(r.RLIMIT_STACK, (r.getrlimit(r.RLIMIT_STACK)[0],) * 2)\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint('held' if f(50000) == 50000 else '')"),
     "open('/proc/self/status')": Attack("print(open('/proc/self/status').read())", (CRASHED,)),
@@ -1189,9 +1106,5 @@ HONEST: dict[str, Attack] = {
     "threads with large stacks": Attack("import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nt = threading.Thread(target=lambda: print('held' if f(30000) == 30000 else ''))\nt.start()\nt.join()"),
     "half its memory shared by a pool": Attack("from multiprocessing import Pool\nimport time\nx = bytearray(b'x') * (500 << 20)\ndef f(i): time.sleep(0.06); return x[i]\nwith Pool(4) as pool: print('held' if set(pool.map(f, range(12))) == {120} else '')"),
     "subprocesses of a program with 60 % of its memory": Attack("import subprocess\nx = bytearray(b'x') * (600 << 20)\nfor _ in range(400):\n    try: subprocess.run(['/nowhere'])\n    except OSError: pass\nprint('held')"),
-    "uuid, secrets, random": Attack("import uuid, secrets, random\nuuid.uuid4(), secrets.token_hex(), random.random(), uuid.uuid1()\nprint('held')"),
-    "locale, time zones": Attack("import datetime, locale, time, zoneinfo\nlocale.setlocale(locale.LC_ALL, '')\ntime.localtime(), datetime.datetime.now(zoneinfo.ZoneInfo('UTC'))\nprint('held')"),
-    "faulthandler, tracemalloc": Attack("import faulthandler, tracemalloc\nfaulthandler.enable(); tracemalloc.start()\nx = [0] * 1000\nprint('held' if tracemalloc.get_traced_memory()[1] else '')"),
-    "logging, warnings": Attack("import logging, warnings\nlogging.basicConfig()\nlogging.warning('x'); warnings.warn('y')\nprint('held')"),
     "importing sockets, servers, HTTP": Attack("import http.client, http.server, socket, socketserver, ssl, urllib.request\nprint('held')"),
 }  # fmt: skip

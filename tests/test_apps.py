@@ -8,7 +8,7 @@ from support import RefusingJudge, write_lines
 from cobalt.datasets.apps import AppsSettings, apps, read_apps, read_apps_plus
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite, load_problems
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
 
 
@@ -77,10 +77,12 @@ async def test_recorded_solutions_decide_what_tests_mean_and_the_likelier_readin
         assert problem.tests.outputs == ("4", "9")
 
 
-async def test_tests_with_one_meaning_are_not_judged(tmp_path):
+async def test_tests_with_one_meaning_are_not_judged_and_lists_on_standard_input_are_lines(tmp_path):
     judge = TastefulJudge("4")
-    await converted(tmp_path, [row(0)], judge)
+    lists = row(1, tests={"inputs": [["2", "5 6"]], "outputs": [["11"]]}, solutions="")
+    [_, problem], _ = await converted(tmp_path, [row(0), lists], judge)
     assert judge.asked == []
+    assert problem.tests == TestSuite(("2\n5 6",), ("11",))
 
 
 async def test_rows_of_other_difficulties_and_without_tests_are_left_out_and_counted(tmp_path):
@@ -98,40 +100,6 @@ async def test_half_of_a_surrogate_pair_leaves_a_row_out_or_refuses_the_file_of_
     (tmp_path / "plus").mkdir()
     with pytest.raises(UserError, match=r"rows\.json: .*surrogate"):
         await converted(tmp_path / "plus", [PLUS | {"inputs": ["\ud800"]}], data_set="apps_plus")
-
-
-class Killed(BaseException):
-    """Ends a run with an exception that the run does not handle."""
-
-
-async def test_a_stopped_run_continues_and_a_finished_one_is_left_as_it_is(tmp_path):
-    rows = [row(0), row(1, tests=CALL, solutions=LIST_SOLUTION)]
-
-    class Broken(RefusingJudge):
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            raise Killed
-
-    with pytest.raises(Killed):
-        await converted(tmp_path, rows, Broken())
-    assert [problem.id for problem in load_problems(tmp_path / "o.jsonl")] == ["APPS/0"]
-    problems, summary = await converted(tmp_path, rows)
-    assert [problem.id for problem in problems] == ["APPS/0", "APPS/1"]
-    assert (await converted(tmp_path, rows, Broken()))[1] == summary
-    with pytest.raises(UserError, match="difficulty"):
-        await converted(tmp_path, rows, difficulty=("interview",))
-
-
-async def test_a_problem_on_which_the_judge_fails_is_retried_and_never_dropped(tmp_path):
-    class Failing(RefusingJudge):
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            raise InfrastructureError("lost")
-
-    source = write_lines(tmp_path / "rows.jsonl", [row(0, tests=CALL, solutions=LIST_SOLUTION), row(1)])
-    outcome = await apps(AppsSettings(tmp_path / "o.jsonl", source), Failing())
-    assert (outcome.failed, outcome.next) == (1, None)
-    assert [problem.id for problem in load_problems(tmp_path / "o.jsonl")] == ["APPS/1"]
-    problems, _ = await converted(tmp_path, [row(0, tests=CALL, solutions=LIST_SOLUTION), row(1)])
-    assert [problem.id for problem in problems] == ["APPS/0", "APPS/1"]
 
 
 PLUS = {
@@ -229,30 +197,6 @@ async def test_expected_dictionaries_are_compared_as_with_arguments_of_json(tmp_
             assert result.all_passed is passes, value
 
 
-LONG = "7" * 5000
-
-
-@pytest.mark.parametrize(
-    ("tests", "suite"),
-    [
-        (
-            f'{{"fn_name": "f", "inputs": [[{LONG}]], "outputs": [[{LONG}, 1.0]]}}',
-            ((LONG + "\n",), (f"[{LONG}, 1]",)),
-        ),
-        (f'{{"inputs": [[{LONG}, -{LONG}]], "outputs": ["1"]}}', ((f"{LONG}\n-{LONG}",), ("1",))),
-    ],
-)
-async def test_integers_beyond_pythons_limit_are_read_and_written(tmp_path, tests, suite):
-    [problem], _ = await converted(tmp_path, [row(0, input_output=tests, solutions="")])
-    assert (problem.tests.inputs, problem.tests.outputs) == suite
-
-
-async def test_lists_on_standard_input_are_lines_where_no_solution_decides(tmp_path):
-    tests = {"inputs": [["2", "5 6"]], "outputs": [["11"]]}
-    [problem], _ = await converted(tmp_path, [row(0, tests=tests, solutions="")])
-    assert problem.tests == TestSuite(("2\n5 6",), ("11",))
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [("[1]", "item 1"), ("{}", "inputs"), ("[", "one array"), ('[{"question": 1}]', "item 1.*inputs")],
@@ -261,9 +205,6 @@ async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_
     (tmp_path / "rows.json").write_text(text)
     with pytest.raises(UserError, match=rf"rows\.json.*{says}"):
         await apps(AppsSettings(tmp_path / "o.jsonl", tmp_path / "rows.json", "apps_plus"), RefusingJudge())
-
-
-def test_apps_plus_needs_a_file(tmp_path):
     with pytest.raises(UserError, match="--input_file"):
         AppsSettings(tmp_path / "o.jsonl", data_set="apps_plus")
 

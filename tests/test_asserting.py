@@ -152,21 +152,24 @@ def test_a_check_needs_as_many_values_as_its_script_has_calls():
 ONE = TestSuite(("f(1)",), ("assert f(1) == 1",), "f", True)
 
 
-def test_a_suite_says_that_its_tests_are_assertions_only_where_they_are():
-    assert "asserts" not in TestSuite(("1",), ("2",), "f").to_record()
-    assert TestSuite.parse(ONE.to_json()) == ONE
-    assert JudgeRequest.parse(JudgeRequest("x", ONE).to_payload()).suite == ONE
-    assert ONE.select([0]) == ONE
-    assert ONE.places_of(ONE) == [0]
+@pytest.mark.parametrize("suite", [ONE, TestSuite(("1",), ("2",), "f"), TestSuite(("1",), ("2",))])
+def test_a_suite_says_what_its_tests_are_and_survives_its_forms(suite):
+    assert list(suite.to_record())[2:] == ["fn_name"] * bool(suite.fn_name) + ["asserts"] * suite.asserts
+    assert TestSuite.parse(suite.to_json()) == suite
+    assert JudgeRequest.parse(JudgeRequest("x", suite).to_payload()).suite == suite
+    assert suite.select([0]) == suite
+    assert suite.positions_of(suite) == [0]
     with pytest.raises(UserError):
-        ONE.places_of(TestSuite(ONE.inputs, ONE.outputs, "f"))
+        suite.positions_of(TestSuite(suite.inputs, suite.outputs, "g"))
 
 
 @pytest.mark.parametrize(
-    "fields", [{"asserts": True}, {"asserts": 1, "fn_name": "f"}, {"asserts": "yes", "fn_name": "f"}]
-)
-def test_a_bad_suite_of_assertions_is_refused(fields):
-    with pytest.raises(UserError):
+    "fields",
+    [{"asserts": True}, {"asserts": 1, "fn_name": "f"}, {"asserts": "yes", "fn_name": "f"},
+     {"fn_name": 3}, {"fn_name": "f(); evil"}, {"fn_name": ""}],
+)  # fmt: skip
+def test_a_bad_suite_is_refused_by_its_field(fields):
+    with pytest.raises(UserError, match=next(iter(fields))):
         TestSuite.parse({"inputs": [], "outputs": []} | fields)
 
 
@@ -298,8 +301,7 @@ def test_values_beyond_the_room_of_a_suite_exceed_the_limit_on_output(bench):
 @pytest.mark.sandbox
 def test_feedback_shows_the_call_the_value_and_the_assertion(bench):
     _, [text] = judge(bench, "def f(x): return {x: [None, (1,)]}", TEST)
-    for part in ("f(3)", "{3: [None, (1,)]}", TEST[1]):
-        assert part in text
+    assert all(part in text for part in ("f(3)", "{3: [None, (1,)]}", TEST[1]))
 
 
 @pytest.mark.sandbox

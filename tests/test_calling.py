@@ -14,9 +14,7 @@ from test_judge_programs import bench as bench
 from cobalt.episode import first_messages, load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind, feedback
 from cobalt.judge.calling import VALUE_MARK, call_input, canonical_json
-from cobalt.judge.wire import JudgeRequest
 from cobalt.problems.problem import Problem, TestSuite
-from cobalt.stage.errors import UserError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -40,54 +38,23 @@ def test_numbers_have_the_same_text_exactly_when_python_calls_them_equal(left, r
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        ((1, (2.5, "a")), '[1, [2.5, "a"]]'),
-        (3.0, "3"),
-        (-0.0, "0"),
-        (0.1 + 0.2, "0.30000000000000004"),
-        ({"b": 1, "a": 2, 3: (4,)}, '{"3": [4], "a": 2, "b": 1}'),
-    ],
-)
-def test_canonical_json_of_values(value, text):
+    [((1, (2.5, "a"), None, True), '[1, [2.5, "a"], null, true]'), (3.0, "3"), (-0.0, "0"),
+     ({"b": 1, "a": 2, 3: (4,)}, '{"3": [4], "a": 2, "b": 1}')],
+)  # fmt: skip
+def test_canonical_json_of_values_that_are_no_json(value, text):
     assert canonical_json(value) == text
-
-
-def test_a_set_has_no_json():
     with pytest.raises(TypeError):
-        canonical_json({1})
-
-
-def test_a_suite_names_its_function_only_where_it_has_one():
-    plain = TestSuite(("1",), ("2",))
-    assert plain.to_json() == '{"inputs": ["1"], "outputs": ["2"]}'
-    calling = TestSuite(("1",), ("2",), "f")
-    assert json.loads(calling.to_json())["fn_name"] == "f"
-    assert TestSuite.parse(calling.to_json()) == calling
-    assert JudgeRequest.parse(JudgeRequest("x", calling).to_payload()).suite == calling
-    assert calling.select([0]) == calling
+        canonical_json([value, {1}])
 
 
 @pytest.mark.parametrize(
-    ("fn_name", "message"),
-    [(3, "'fn_name'"), ("f(); evil", "not the name of a function"), ("", "not the name of a function")],
+    ("name", "asks", "leaves_out"),
+    [("add_up", "`add_up`", "standard input"), (None, "standard input and writes to standard output", "Solution")],
 )
-def test_a_bad_function_name_is_refused(fn_name, message):
-    with pytest.raises(UserError, match=message):
-        TestSuite.parse({"inputs": [], "outputs": [], "fn_name": fn_name})
-
-
-def test_the_prompt_asks_for_the_function_only_where_there_is_one():
-    record = {"id": 1, "question": "Add.", "test_cases": TestSuite(("1",), ("1",), "add_up").to_json()}
-    prompts = load_prompts("paper")
-    asked = first_messages(Problem.parse(record), prompts)[-1]["content"]
-    assert "`add_up`" in asked
-    assert "standard input" not in asked
-    record["test_cases"] = TestSuite(("1",), ("1",)).to_json()
-    asked = first_messages(Problem.parse(record), prompts)[-1]["content"]
-    assert "reads from standard input and writes to standard output" in asked
-    assert "Solution" not in asked
+def test_the_prompt_asks_for_the_function_only_where_there_is_one(name, asks, leaves_out):
+    record = {"id": 1, "question": "Add.", "test_cases": TestSuite(("1",), ("1",), name).to_json()}
+    asked = first_messages(Problem.parse(record), load_prompts("paper"))[-1]["content"]
+    assert asks in asked and leaves_out not in asked
 
 
 PASSING = {
@@ -99,13 +66,11 @@ PASSING = {
         "def f(x): return 0\nclass Solution:\n    def f(self, x): return x + 1", [1], 2,
     ),
     "a function beside a Solution without it": ("class Solution: pass\ndef f(x): return x", [1], 1),
-    "a lambda": ("f = lambda *a: len(a)", [1, 2, 3], 3),
     "no argument": ("def f(): return 'a'", [], "a"),
     "deep recursion": (
         "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)", [20000], 20000,
     ),
     "tuples are lists": ("def f(x): return (x, (x, [(x,)]))", [1], [1, [1, [[1]]]]),
-    "floats": ("def f(x): return x / 3", [1], 1 / 3),
     "a whole float is the integer": ("def f(x): return x / 2", [4], 2),
     "an integer is the whole float": ("def f(x): return x", [2], 2.0),
     "None": ("def f(x): pass", [1], None),
@@ -127,7 +92,6 @@ PASSING = {
     ),
     "its own Any stays": ("class Any: value = 3\ndef f(x): return Any.value", [1], 3),
     "it ends in a comment or a backslash": ("def f(x): return x  # \\", [1], 1),
-    "a future import": ("from __future__ import annotations\ndef f(x: Missing): return x", [1], 1),
 }  # fmt: skip
 
 
@@ -185,25 +149,14 @@ def f(x):
     threading.Thread(target=late, args=(os.dup(1),), daemon=True).start()
     time.sleep(0.02)
     return x""",
-    "a thread that prints later, and is waited for": """
-import threading, time
-def late():
-    time.sleep(0.1)
-    print('late', flush=True)
-def f(x):
-    threading.Thread(target=late).start()
-    return x""",
     "a timer": "import threading\ndef f(x):\n    threading.Timer(0.05, print, ['late']).start()\n    return x",
     "an exit handler": "import atexit\natexit.register(print, 'late', flush=True)\ndef f(x): return x",
     "an exit handler that fails": "import atexit, os\natexit.register(os._exit, 3)\ndef f(x): return x",
-    "an exit handler registered by the function": "import atexit\ndef f(x):\n    atexit.register(print, 'late')\n    return x",
     "a finalizer": "class A:\n    def __del__(self): print('late', flush=True)\na = A()\ndef f(x): return x",
-    "another standard output with a buffer": "import os, sys\nsys.stdout = os.fdopen(os.dup(1), 'w')\ndef f(x):\n    print('late')\n    return x",
     "another standard output by its path": "import sys\nsys.stdout = open('/dev/stdout', 'w')\ndef f(x):\n    print('late')\n    return x",
     "a saved buffer": "import os\nout = os.fdopen(1, 'w', closefd=False)\ndef f(x):\n    out.write('late')\n    return x",
     "a standard output that prints at its end": "import sys\nclass A:\n    def write(self, text): sys.__stdout__.write(text)\n    def flush(self): sys.__stdout__.write('late')\nsys.stdout = A()\ndef f(x): return x",
     "a standard output without methods": "import sys\nprint('late')\nsys.stdout = sys.__stdout__ = sys.stderr = None\ndef f(x): return x",
-    "a standard output that cannot be written": "import sys\nclass A: write = flush = None\nsys.stdout = A()\nprint = None\ndef f(x): return x",
     "a closed standard output object": "import sys\nsys.stdout.close()\ndef f(x): return x",
     "no descriptor left": """
 import os
@@ -253,27 +206,15 @@ def test_a_program_without_its_standard_files_is_the_programs_own_error(bench, c
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize(("value", "expected"), [("True", 1), ("[1, 0]", [True, False]), ("{'a': 1.0}", {"a": True})])
-def test_true_is_one_as_in_python(bench, value, expected):
-    for mode in ("strip", "lines", "float"):
-        result = judge_call(bench, f"def f(): return {value}", [], expected, comparison=mode)
-        assert result.passing == [True], result.feedback
-
-
-@pytest.mark.sandbox
-def test_tolerances_reach_numbers_within_values_and_blanks_within_texts_count(bench):
-    code = "def f(x): return [x / 3, {'a': (x / 7,)}, 'a b']"
-    rounded = [0.3333333333, {"a": [0.142857143]}, "a b"]
+def test_rules_reach_numbers_within_values_and_blanks_within_texts_count(bench):
+    code = "def f(x): return [x / 3, {'a': (x / 7,)}, 'a b', True, float('nan')]"
+    rounded = [0.3333333333, {"a": [0.142857143]}, "a b", 1, float("nan")]
     assert judge_call(bench, code, [1], rounded, comparison="float").passing == [True]
     assert judge_call(bench, code, [1], rounded, comparison="lines").passing == [False]
     rounded[2] = "a  b"
     assert judge_call(bench, code, [1], rounded, comparison="float").passing == [False]
-
-
-@pytest.mark.sandbox
-def test_nan_is_the_answer_where_it_is_expected(bench):
-    assert judge_call(bench, "def f(): return [float('nan'), 1]", [], [float("nan"), True]).passing == [True]
-    assert judge_call(bench, "def f(): return [0, 1]", [], [float("nan"), True]).passing == [False]
+    for mode in ("strip", "lines"):
+        assert judge_call(bench, "def f(): return [True, 0]", [], [1, False], comparison=mode).passing == [True]
 
 
 @pytest.mark.sandbox
@@ -296,12 +237,6 @@ def test_output_that_is_not_json_or_is_too_deep_is_a_wrong_answer(bench):
 )
 def test_what_a_program_prints_is_not_a_value_even_if_it_ends_well_before_its_function_returns(bench, code):
     assert judge_call(bench, code, [3], 4).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
-
-
-@pytest.mark.sandbox
-def test_a_program_may_have_any_names(bench):
-    code = "globals = vars = print = list = None\ndef f(x): return x + 1"
-    assert judge_call(bench, code, [3], 4).passing == [True]
 
 
 # Programs that fail, each with the lines of its own that the feedback names, outermost first.
@@ -347,14 +282,6 @@ def test_feedback_has_the_programs_frames_alone(bench, name, monkeypatch):
     named = [int(number) - 1 for number in re.findall(r'File "main.py", line (\d+)', errors)]
     assert named[: len(lines)] == lines
     assert bool(named) is bool(lines)
-
-
-@pytest.mark.sandbox
-def test_what_a_failing_program_leaves_in_its_buffers_is_shown(bench):
-    code = "import sys, atexit\natexit.register(print, 'at the end')\ndef f(x):\n    print('inside')\n    sys.exit(3)"
-    result = judge_call(bench, code, [1], 1)
-    assert result.verdicts[0].exit_status == 3
-    assert "inside\nat the end\n" in result.feedback[0]
 
 
 def assert_no_frame_of_the_driver(text, code):

@@ -1,6 +1,6 @@
 """Cgroups of sandboxes: where they can be made, what they limit, and that none remains."""
 
-import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -191,16 +191,12 @@ def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypat
     assert not cgroups.enter_delegated()
 
 
-def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back_to_sum(monkeypatch):
+async def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back_to_sum(monkeypatch):
     monkeypatch.setattr("cobalt.judge.local.find_parent", lambda: None)
-
-    async def opened(accounting):
-        async with LocalJudge(JudgeSettings(memory_accounting=accounting, concurrency=1)) as judge:
-            return judge.memory_accounting
-
+    async with LocalJudge(JudgeSettings(memory_accounting="auto", concurrency=1)) as judge:
+        assert judge.memory_accounting == "sum"
     with pytest.raises(UserError):
-        asyncio.run(opened("cgroup"))
-    assert asyncio.run(opened("auto")) == "sum"
+        await LocalJudge(JudgeSettings(memory_accounting="cgroup", concurrency=1)).__aenter__()
 
 
 TWO_HOARDS = """
@@ -214,43 +210,32 @@ time.sleep(9)
 
 
 @pytest.mark.sandbox
-def test_no_cgroup_remains_after_judges_are_closed(place):
-    async def course():
-        settings = JudgeSettings(memory_accounting="cgroup", memory_bytes=128 * MIB, concurrency=2, cpu_seconds=2)
-        async with LocalJudge(settings) as judge:
-            assert len(left(place)) == 2 * len({place.memory, place.pids})
-            return (await judge.judge(TWO_HOARDS, TestSuite(("",), ("",)))).verdicts[0].kind
-
-    assert asyncio.run(course()) is VerdictKind.MEMORY_LIMIT
+async def test_no_cgroup_remains_after_judges_are_closed(place):
+    settings = JudgeSettings(memory_accounting="cgroup", memory_bytes=128 * MIB, concurrency=2, cpu_seconds=2)
+    async with LocalJudge(settings) as judge:
+        assert len(left(place)) == 2 * len({place.memory, place.pids})
+        result = await judge.judge(TWO_HOARDS, TestSuite(("",), ("",)))
+    assert result.verdicts[0].kind is VerdictKind.MEMORY_LIMIT
     assert left(place) == []
+
+
+class OneKill:
+    """A cgroup in which the kernel has ended one process."""
+
+    kills = staticmethod(itertools.repeat(1).__next__)
+    limit = raise_to = remove = staticmethod(lambda *_: None)
 
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass", "print('x' * 9999999)", ""])
-def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
+async def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
     """On a busy machine the kernel is faster than the judge's check, and the other processes reach another limit."""
-
-    class OneKill:
-        kills = staticmethod(iter([1]).__next__)
-
-        def limit(self, memory_bytes, processes):
-            pass
-
-        raise_to = limit
-
-        def remove(self):
-            pass
-
     limits = JudgeSettings(cpu_seconds=1, wall_seconds=1, output_bytes=1 << 20)
-
-    async def run():
-        sandbox = Sandbox(limits)
-        await sandbox.start()
-        sandbox._cgroup = OneKill()
-        try:
-            assert await sandbox.open_program(code.encode(), limits) is None
-            return await sandbox.run(b"")
-        finally:
-            await sandbox.close()
-
-    assert asyncio.run(run()).end == "memory"
+    sandbox = Sandbox(limits)
+    await sandbox.start()
+    sandbox._cgroup = OneKill()
+    try:
+        assert await sandbox.open_program(code.encode(), limits) is None
+        assert (await sandbox.run(b"")).end == "memory"
+    finally:
+        await sandbox.close()

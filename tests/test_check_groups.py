@@ -102,12 +102,9 @@ async def test_a_failure_of_the_judge_is_retried_and_never_a_verdict(settings):
         await check_groups(settings, SayingJudge(failures=1000))
 
 
-async def test_problems_of_other_groups_are_refused(settings, tmp_path):
+async def test_problems_of_other_groups_and_no_program_are_refused(settings, tmp_path):
     other = write_lines(tmp_path / "other.jsonl", [square_problem("elsewhere")])
     with pytest.raises(UserError, match="other"):
         await check_groups(replace(settings, problems_file=other), SayingJudge())
-
-
-def test_at_least_one_program_of_a_status_must_be_asked_for(settings):
     with pytest.raises(UserError, match="most"):
         replace(settings, most=0)

@@ -184,38 +184,18 @@ def test_every_named_difference_is_a_vector():
     assert vectors.issuperset(place for places in DIFFERENCES.values() for place in places)
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("1_000", "1000"),
-        ("١٢", "12"),
-        ("１", "1"),
-        ("1e1_0", "1e10"),
-        ("0x1", "1"),
-        ("1e", "1"),
-        (".", "0"),
-        ("sNaN", "nan"),
-        ("nan1", "nan"),
-        ("inf", "Infinity"),
-        ("+inf", "inf"),
-        ("inf", "1e999"),
-        ("1e999", "inf"),
-        ("ınf", "inf"),
-        ("1\x00", "1"),
-        ("--1", "1"),
-    ],
-)
-def test_only_plain_decimal_numbers_are_numbers(output, expected):
+NO_NUMBERS = [
+    *("1_000 1000", "١٢ 12", "１ 1", "1e1_0 1e10", "0x1 1", "1e 1", ". 0", "sNaN nan", "nan1 nan", "inf Infinity"),
+    *("+inf inf", "inf 1e999", "1e999 inf", "ınf inf", "1\x00 1", "--1 1"),
+]
+
+
+@pytest.mark.parametrize("pair", NO_NUMBERS)
+def test_only_plain_decimal_numbers_are_numbers(pair):
+    output, expected = pair.split(" ")
     for settings in (LINES, FLOAT):
         assert not outputs_match(output.encode(), expected, settings)
         assert not outputs_match(expected.encode(), output, settings)
-
-
-@pytest.mark.parametrize(("output", "expected"), [("NaN", "nan"), ("-INF", "-inf"), ("Infinity", "infinity")])
-def test_words_for_non_finite_values_match_in_any_case_except_under_strip(output, expected):
-    assert not outputs_match(output.encode(), expected, STRIP)
-    assert outputs_match(output.encode(), expected, LINES)
-    assert outputs_match(output.encode(), expected, FLOAT)
 
 
 @pytest.mark.parametrize(
@@ -246,28 +226,16 @@ LINE = st.lists(TOKEN, max_size=3).flatmap(
 TEXT = st.lists(LINE, max_size=3).map("\n".join) | st.text(max_size=10) | st.text(alphabet="1 \r\n", max_size=6)
 
 
-@given(TEXT)
-def test_every_rule_accepts_the_answer_itself(text):
-    encoded = text.encode("utf-8", "replace")
-    for settings in RULES:
-        assert outputs_match(encoded, encoded.decode(), settings)
-
-
 @given(TEXT, TEXT)
-def test_what_a_rule_accepts_the_next_one_accepts(output, expected):
-    verdicts = [outputs_match(output.encode("utf-8", "replace"), expected, settings) for settings in RULES]
-    assert verdicts == sorted(verdicts)
-
-
-@given(TEXT, TEXT)
-def test_strip_and_lines_do_not_depend_on_which_text_is_the_answer(left, right):
+def test_strip_and_lines_do_not_depend_on_which_text_is_the_answer_and_each_rule_accepts_more(left, right):
     left, right = (text.encode("utf-8", "replace").decode() for text in (left, right))
-    for settings in (STRIP, LINES):
-        assert outputs_match(left.encode(), right, settings) is outputs_match(right.encode(), left, settings)
+    there, back = ([outputs_match(a.encode(), b, rule) for rule in RULES] for a, b in ((left, right), (right, left)))
+    assert there[:2] == back[:2]
+    assert there == sorted(there)
 
 
 @given(TEXT, st.sampled_from(["", " ", "\n", "\t \r\n"]), st.sampled_from(["", " ", "\n\n", "\r\n"]))
-def test_white_space_around_an_output_is_ignored(text, before, after):
+def test_every_rule_accepts_the_answer_itself_and_white_space_around_it(text, before, after):
     text = text.encode("utf-8", "replace").decode()
     for settings in RULES:
         assert outputs_match(f"{before}{text}{after}".encode(), text, settings)
@@ -286,12 +254,6 @@ def test_line_ends_are_the_only_white_space_inside_that_strip_takes_for_another(
     assert outputs_match(b"1\r\r\n2", "1\n\n2", STRIP)
     for space in (b"\x0b", b"\x0c", b"\x1c", "\u2028".encode(), b" "):
         assert not outputs_match(b"1" + space + b"2", "1\n2", STRIP)
-
-
-@given(st.integers(), st.integers(0, 30))
-def test_lines_distinguishes_neighbouring_integers_and_ignores_trailing_decimal_zeros(number, zeros):
-    assert outputs_match(f"{number}.{'0' * zeros}".encode(), str(number), LINES)
-    assert not outputs_match(str(number + 1).encode(), str(number), LINES)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(-2, 2))
@@ -380,35 +342,26 @@ def test_equal_values_are_close_values(left, right):
 @pytest.mark.parametrize(
     ("output", "expected", "equal", "close"),
     [
-        ("true", "1", True, True),
-        ("0", "false", True, True),
         ("[true, 0]", "[1, false]", True, True),
         ('{"a": true}', '{"a": 1.0}', True, True),
-        ("1.0", "1", True, True),
         ("null", "0", False, False),
         ('"1"', "1", False, False),
         ("[]", "{}", False, False),
-        ("[]", "null", False, False),
         ('"a b"', '"a  b"', False, False),
         ('"1.0"', '"1"', False, False),
-        ('["a", "b"]', '["a b"]', False, False),
         ("[0.30000000000000004, 1]", "[0.3, 1]", False, True),
         ('{"a": [[0.1000000001]]}', '{"a": [[0.1]]}', False, True),
         ("[0.31]", "[0.3]", False, False),
         ("[1, 2]", "[1]", False, False),
-        ('{"a": 1}', '{"b": 1}', False, False),
         ('{"1": 1}', '{"1.0": 1}', False, False),
-        ("NaN", "NaN", True, True),
         ("[NaN, true]", "[NaN, 1]", True, True),
         ("NaN", "0", False, False),
         ("1", "NaN", False, False),
         ("[Infinity]", "[ Infinity]", True, True),
         ("Infinity", "1e300", False, False),
         ("Infinity", "-Infinity", False, False),
-        (str(10**30 + 1), str(10**30), False, False),
         (str(10**400 + 1), str(10**400), False, False),
         ("[" + "9" * 5000 + "]", "[ " + "9" * 5000 + "]", True, True),
-        ("9" * 5000, "9" * 4999 + "8", False, False),
         ("1" + "0" * 300, "1e300", False, True),
         ("", "1", False, False),
         ("1 1", "1", False, False),
@@ -416,35 +369,22 @@ def test_equal_values_are_close_values(left, right):
         ("True", "true", False, False),
         ("anything", "anything", True, True),
         ("1", "not JSON", False, False),
+        ('"\udcff"', '"\N{REPLACEMENT CHARACTER}"', False, False),
+        *(("[" * n + "1" + "]" * n, "[" * n + "true" + "]" * n, n < 1000, n < 1000) for n in (400, 5000)),
         ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000, True, True),
-        ("[" * 5000 + "1" + "]" * 5000, "[" * 5000 + "true" + "]" * 5000, False, False),
-        ("[" * 400 + "1" + "]" * 400, "[" * 400 + "true" + "]" * 400, True, True),
     ],
 )
 def test_values_are_compared_not_their_texts(output, expected, equal, close):
-    assert values_match(output.encode(), expected, STRIP) is equal
-    assert values_match(output.encode(), expected, LINES) is equal
-    assert values_match(output.encode(), expected, FLOAT) is close
-
-
-def test_undecodable_bytes_are_not_a_value():
-    assert not values_match(b'"\xff"', '"\N{REPLACEMENT CHARACTER}"', FLOAT)
+    for settings in RULES:
+        matches = close if settings is FLOAT else equal
+        assert values_match(output.encode(errors="surrogateescape"), expected, settings) is matches
 
 
 def test_grading_compares_values_only_where_a_function_was_called():
-    run = Execution(
-        end="exit",
-        status=0,
-        cpu_seconds=0.0,
-        wall_seconds=0.0,
-        peak_memory_bytes=0,
-        output_bytes=4,
-        stdout=b"true",
-        stderr=b"",
-    )
+    run = Execution("exit", 0, 0.0, 0.0, 0, 4, b"true", b"")
     returned = dataclasses.replace(run, stdout=VALUE_MARK + run.stdout)
     called, read = TestSuite(("", ""), ("1", "2"), "f"), TestSuite(("",), ("1",))
-    assert grade(returned, called, 0, STRIP)[0].kind is VerdictKind.PASSED
-    assert grade(returned, called, 1, STRIP)[0].kind is VerdictKind.WRONG_ANSWER
-    assert grade(run, read, 0, STRIP)[0].kind is VerdictKind.WRONG_ANSWER
-    assert grade(run, called, 0, STRIP)[0].kind is VerdictKind.RUNTIME_ERROR
+    kinds = [(returned, called, 0), (returned, called, 1), (run, read, 0), (run, called, 0)]
+    wrong = VerdictKind.WRONG_ANSWER
+    expected = [VerdictKind.PASSED, wrong, wrong, VerdictKind.RUNTIME_ERROR]
+    assert [grade(*one, STRIP)[0].kind for one in kinds] == expected

@@ -1,14 +1,13 @@
 """Groups of a problem's programs: each has contrast, no program is used twice, and nothing is lost uncounted."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cobalt.datasets.offline import contrast
-from cobalt.datasets.offline.contrast import Candidate, fenced, make_groups
+from cobalt.datasets.offline.contrast import Candidate, make_groups
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import GroupSettings, RewardLevels
 from cobalt.datasets.offline.similarity import NearDuplicates, normalised_source
@@ -36,33 +35,26 @@ def origins(groups):
     return [response.origin for group in groups for response in group]
 
 
-@given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 8), st.integers(1, 10), st.none() | st.integers(1, 5))
-def test_groups_have_contrast_and_share_no_program(accepted, others, size, most, groups):
+@given(
+    *(st.integers(0, 30), st.integers(0, 30), st.integers(2, 8), st.integers(1, 10), st.none() | st.integers(1, 5)),
+    st.sampled_from(["required", "any"]),
+)
+def test_groups_have_contrast_if_required_and_share_no_program(accepted, others, size, most, groups, kind):
     programs = candidates(accepted, others)
-    chosen = settings(group_size=size, max_accepted=most, max_groups=groups)
+    chosen = settings(group_size=size, max_accepted=most, max_groups=groups, contrast=kind)
     made, counts = make_groups("p", programs, chosen)
     assert counts.total() == len(programs)
     assert counts[contrast.USED] == len(made) * size
     assert all(len(group) == size for group in made)
-    assert all(0 < sum(one.status is Status.ACCEPTED for one in group) < size for group in made)
     assert len(set(origins(made))) == len(origins(made))
-    assert sum(one.status is Status.ACCEPTED for group in made for one in group) <= most
     assert len(made) <= (groups or len(made))
-    # Nothing is left that would make another group.
-    possible = min(accepted, most, others, (min(accepted, most) + others) // size)
-    assert len(made) == min(possible, groups or possible)
-
-
-@given(st.integers(0, 70), st.integers(0, 30), st.integers(2, 8), st.none() | st.integers(1, 5))
-def test_without_contrast_every_program_is_dealt_whatever_its_status(accepted, others, size, groups):
-    programs = candidates(accepted, others)
-    made, counts = make_groups("p", programs, settings(group_size=size, contrast="any", max_groups=groups))
     possible = (accepted + others) // size
+    if kind == "required":
+        assert all(0 < sum(one.status is Status.ACCEPTED for one in group) < size for group in made)
+        assert sum(one.status is Status.ACCEPTED for group in made for one in group) <= most
+        possible = min(accepted, most, others, (min(accepted, most) + others) // size)
+    # Nothing is left that would make another group.
     assert len(made) == min(possible, groups or possible)
-    assert all(len(group) == size for group in made)
-    assert len(set(origins(made))) == len(origins(made))
-    used = len(made) * size
-    assert +counts == +Counter({contrast.USED: used, contrast.LEFT_OVER: len(programs) - used})
 
 
 def test_without_contrast_groups_are_drawn_at_random():
@@ -84,12 +76,6 @@ def test_the_seed_and_the_problem_decide_the_choice(size):
     assert made(1) == made(1)
     assert made(1) != made(2)
     assert made(1) != made(1, "q")
-
-
-def test_the_place_in_a_group_says_nothing_of_the_status():
-    made, _ = make_groups("p", candidates(200, 200), settings(max_accepted=200))
-    first = sum(group[0].status is Status.ACCEPTED for group in made)
-    assert 0.3 * len(made) < first < 0.7 * len(made)
 
 
 def test_copies_are_dropped_and_so_is_a_program_with_different_statuses():
@@ -214,6 +200,10 @@ class NearDuplicatesOf:
 
 
 @given(st.text(st.sampled_from("ab`~\n \t#'\"xyz"), max_size=60))
+@example("a = '```'")
+@example("a = '''\n```python\n'''")
+@example("print('</think>')")
+@example("x = 1\n</think>")
 def test_a_program_is_found_again_in_its_response_or_left_out(program):
     program = program.rstrip()
     made, counts = make_groups("p", [candidate(program), candidate("other", Status.NO_CODE)], settings(group_size=2))
@@ -221,17 +211,6 @@ def test_a_program_is_found_again_in_its_response_or_left_out(program):
         assert {program_of(one.text) for one in made[0]} == {program, "other"}
     else:
         assert counts[contrast.UNWRITABLE] == 1 or normalised_source(program) in ("", "other")
-
-
-def test_a_program_that_ends_thinking_is_left_out():
-    for program, left_out in (("x = 1\n</think>", 1), ("print('</think>')", 0)):
-        programs = [candidate(program), candidate("x", Status.WRONG_ANSWER)]
-        assert make_groups("p", programs, settings(group_size=2))[1][contrast.UNWRITABLE] == left_out
-
-
-def test_a_fence_is_longer_than_any_in_the_program():
-    assert fenced("a = '```'").startswith("````python\n")
-    assert program_of(fenced("a = '''\n```python\n'''")) == "a = '''\n```python\n'''"
 
 
 def test_only_what_fits_and_is_not_refused_is_taken():

@@ -32,21 +32,15 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.parametrize("name", SAME)
-def test_programs_that_differ_in_form_only_are_the_same(name):
-    assert distinct_programs([BASE, SAME[name]], "kept") == 1
-    assert distinct_programs([BASE, SAME[name]], "renamed") == 1
+TABLE = [(SAME, 1, 1), (RENAMED, 1, 2), (DIFFERENT, 2, 2)]
 
 
-@pytest.mark.parametrize("name", RENAMED)
-def test_names_count_only_if_they_are_kept(name):
-    assert distinct_programs([BASE, RENAMED[name]], "renamed") == 1
-    assert distinct_programs([BASE, RENAMED[name]], "kept") == 2
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_programs_that_do_another_thing_are_different(name):
-    assert distinct_programs([BASE, DIFFERENT[name]], "renamed") == 2
+@pytest.mark.parametrize(
+    ("other", "renamed", "kept"), [(program, *counts) for table, *counts in TABLE for program in table.values()]
+)
+def test_form_never_distinguishes_programs_and_names_do_if_they_are_kept(other, renamed, kept):
+    assert distinct_programs([BASE, other], "renamed") == renamed
+    assert distinct_programs([BASE, other], "kept") == kept
 
 
 def test_built_in_names_and_methods_keep_their_names():

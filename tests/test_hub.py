@@ -80,21 +80,20 @@ def test_uploaded_trajectories_are_an_evaluated_run_and_a_data_set(tmp_path):
     assert [row["id"] for row in rows] == [0, 1, 2]
 
 
-def test_a_folder_with_files_that_no_upload_wrote_is_refused_and_stays_as_it_is(tmp_path):
-    (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(UserError, match="push_to_hub"):
-        hub.push(str(tmp_path), {"a.jsonl": tmp_path / "README.md"}, hub.trajectories_card("a.jsonl", ""))
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-    with pytest.raises(UserError):
-        hub.check_target(str(tmp_path / "README.md"))  # no folder
-
-
-def test_an_upload_into_a_folder_replaces_the_one_before(tmp_path):
-    file = tmp_path / "a.jsonl"
+def test_an_upload_into_a_folder_replaces_the_one_before_and_nothing_else(tmp_path):
+    file, mine, target = tmp_path / "a.jsonl", tmp_path / "mine", tmp_path / "there"
+    card = hub.trajectories_card("a.jsonl", "")
     for content in ("first", "second"):
         file.write_text(content)
-        hub.push(str(tmp_path / "there"), {"a.jsonl": file}, hub.trajectories_card("a.jsonl", ""))
-    assert (tmp_path / "there" / "a.jsonl").read_text() == "second"
+        hub.push(str(target), {"a.jsonl": file}, card)
+    assert (target / "a.jsonl").read_text() == "second"
+    mine.mkdir()
+    (mine / "README.md").write_text("mine")
+    with pytest.raises(UserError, match="push_to_hub"):
+        hub.push(str(mine), {"a.jsonl": file}, card)
+    assert [path.read_text() for path in mine.iterdir()] == ["mine"]
+    with pytest.raises(UserError):
+        hub.check_target(str(file))  # not a folder
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):

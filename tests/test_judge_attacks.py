@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from attacks import (
     ASSERTED,
+    ATTEMPTS,
     DEAR_TO_LOOK_AT,
     DISK_PRIORITY,
     ENDS,
     FAT,
-    GROUPS,
     HELD,
     HONEST,
     LOUD,
@@ -31,10 +31,15 @@ from attacks import (
     WAITING,
     WRONG,
     Attack,
+    attempts,
 )
 from attacks_lab import DEFAULT_SETTINGS, MIB, PAIR_SETTINGS, SETTINGS, USERS, Lab, memory_settings
 
 pytestmark = pytest.mark.sandbox
+
+
+# Attacks with cgroups are for `scripts/test_long.sh`.
+accountings = pytest.mark.parametrize("accounting", ["sum"] + ["cgroup"] * ("COBALT_LONG_TESTS" in os.environ))
 
 
 @pytest.fixture(scope="module", params=USERS)
@@ -51,6 +56,11 @@ def check(lab: Lab, attack: Attack, settings: dict[str, object] = SETTINGS) -> N
     assert outcome.error is None and outcome.kinds[0] in attack.expected, str(outcome)
     assert after.kinds == (PASSED,), str(after)
     assert cost + lab.restarts == 0
+
+
+@pytest.mark.parametrize("kind", ATTEMPTS)
+def test_isolation_holds_against_every_attempt_of_a_kind(lab, kind):
+    check(lab, attempts(kind))
 
 
 @pytest.mark.parametrize("name", HELD)
@@ -73,7 +83,7 @@ def test_assertion_is_not_fooled_by_a_function_that(lab, name):
     assert cost + lab.restarts == 0
 
 
-@pytest.mark.parametrize("accounting", ["cgroup", "sum"])
+@accountings
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_limit_holds_against_a_program_that(lab, name, accounting):
     check(lab, MEMORY[name], memory_settings(accounting))
@@ -85,7 +95,7 @@ def test_honest_program_is_judged_by_what_the_sandbox_offers(lab, name):
     assert outcome.kinds == HONEST[name].expected, str(outcome)
 
 
-@pytest.mark.parametrize("accounting", ["cgroup", "sum"])
+@accountings
 def test_program_that_is_expensive_to_measure_ends_in_time(lab, accounting):
     settings = memory_settings(accounting) | {"memory_bytes": 1024 * MIB}
     outcome = lab.run(DEAR_TO_LOOK_AT, settings=settings)
@@ -94,7 +104,7 @@ def test_program_that_is_expensive_to_measure_ends_in_time(lab, accounting):
     assert outcome.wall[0] < 6 * settings["wall_seconds"]  # a busy machine takes nothing from a program
 
 
-@pytest.mark.parametrize("accounting", ["cgroup", "sum"])
+@accountings
 def test_program_whose_compiler_is_large_ends_in_each_of_its_tests(lab, accounting):
     limits = {"memory_bytes": 256 * MIB, "cpu_seconds": 3.0, "wall_seconds": 3.0, "processes": 32}
     settings = memory_settings(accounting) | limits
@@ -103,7 +113,7 @@ def test_program_whose_compiler_is_large_ends_in_each_of_its_tests(lab, accounti
     assert lab.run(PROBE, ("dleh",), settings=settings).kinds == (PASSED,)
 
 
-@pytest.mark.parametrize("accounting", ["cgroup", "sum"])
+@accountings
 @pytest.mark.parametrize("name", PAIRS)
 def test_program_notices_nothing_of_one_in_another_sandbox_that(lab, name, accounting):
     attack, other = lab.run_together(list(PAIRS[name]), settings=PAIR_SETTINGS | {"memory_accounting": accounting})
@@ -119,7 +129,7 @@ def test_test_sees_nothing_of_the_previous_test(lab, name):
 
 
 def test_disk_priority_is_each_program_s_own(lab):
-    lab.run(GROUPS["lowers the disk priority of its group and user"])
+    lab.run(HELD["lowers the disk priority of its group and user"].code)
     outcome = lab.run(DISK_PRIORITY)
     assert outcome.kinds == (PASSED,), str(outcome)
 
@@ -223,7 +233,7 @@ def remounted(pid: int, target: str) -> int:
 def test_priority_of_the_sandbox_stays_as_it_was(lab):
     lab.run(PROBE, ("dleh",))
     before = {pid: fact["autogroup"].partition("nice")[2] for pid, fact in lab.processes().items()}
-    lab.run(GROUPS["lowers the priority of its session"])
+    lab.run(HELD["lowers the priority of its session"].code)
     after = {pid: fact["autogroup"].partition("nice")[2] for pid, fact in lab.processes().items()}
     assert {pid: value for pid, value in after.items() if before.get(pid, value) != value} == {}
     assert set(before) & set(after)

@@ -1,25 +1,23 @@
 """The judge on honest programs: verdicts, semantics of a script, suites, its own failures, real data."""
 
 # Whole programs stand on one line each.
-# ruff: noqa: E501, PTH208
+# ruff: noqa: E501
 
 import asyncio
 import contextlib
 import ctypes
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from support import descendants
+from support import descendants, write_lines
 
 from cobalt.datasets.recheck import recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
@@ -33,6 +31,7 @@ pytestmark = pytest.mark.sandbox
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 PASSED = VerdictKind.PASSED
 MIB = 1 << 20
+PYTHON = Path(sys.executable).resolve()
 
 
 class Bench:
@@ -73,24 +72,11 @@ VALID = {
     "reads standard input as a file": ("import sys\nprint(sum(map(int, sys.stdin)))", "1\n2\n", "3"),
     "reads descriptor 0 by its size": ("import os\nprint(os.read(0, os.fstat(0).st_size).decode()[::-1])", "abc", "cba"),
     "opens descriptor 0": ("print(open(0).read().upper())", "abc", "ABC"),
-    "opens /dev/stdin": ("print(open('/dev/stdin').read().upper())", "abc", "ABC"),
-    "maps its input": ("import mmap\nprint(mmap.mmap(0, 0, prot=mmap.PROT_READ)[:].decode())", "abc", "abc"),
     "uses a future import": ("from __future__ import annotations\ndef f(x: Missing): return x\nprint(f(1))", "", "1"),
     "calls exit": ("print(1)\nexit()\nprint(2)", "", "1"),
-    "calls quit": ("print(1)\nquit()\nprint(2)", "", "1"),
-    "calls sys.exit(0)": ("import sys\nprint(1)\nsys.exit(0)", "", "1"),
     "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
     "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
-    "asks for its folder": ("import os\nprint(bool(os.getcwd()))", "", "True"),
     "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0] < 4096)", "", "True"),
-    "uses threads": (
-        "import threading\nr = []\nt = threading.Thread(target=lambda: r.append(1))\nt.start()\nt.join()\nprint(r)", "", "[1]",
-    ),
-    "recurses in a thread with a large stack": (
-        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
-        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\n"
-        "t = threading.Thread(target=lambda: print(f(50000)))\nt.start()", "", "50000",
-    ),
     "recurses deeply": (
         "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(100000))", "", "100000",
     ),
@@ -99,12 +85,6 @@ VALID = {
         "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(20000))", "", "20000",
     ),
     "recurses to the default limit": ("def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(990))", "", "990"),
-    "uses a pool of processes": ("from multiprocessing import Pool\nif __name__ == '__main__':\n    with Pool(2) as p: print(p.map(abs, [-1, 2]))", "", "[1, 2]"),
-    "spawns a process": (
-        "import multiprocessing as m\ndef f(q): q.put(7)\nif __name__ == '__main__':\n    m.set_start_method('spawn')\n"
-        "    q = m.SimpleQueue()\n    p = m.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()", "", "7",
-    ),
-    "runs an event loop": ("import asyncio\nasync def f(): return 5\nprint(asyncio.run(f()))", "", "5"),
     "prints at exit": ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "", "hi\nbye"),
     "prints from a destructor": ("class A:\n    def __del__(self): print('gone')\na = A()", "", "gone"),
     "uses its names in a destructor": (
@@ -127,7 +107,6 @@ VALID = {
     "uses data classes and typing": (
         "from dataclasses import dataclass\nfrom typing import List\n@dataclass\nclass P:\n    x: int\nprint(P(1))", "", "P(x=1)",
     ),
-    "writes and reads a file": ("open('a.txt', 'w').write('x')\nprint(open('a.txt').read())", "", "x"),
     "has a coding line": ("# -*- coding: latin-1 -*-\nprint(len('a'))", "", "1"),
     "prints other scripts": ("print('\u00fc\u4e2d\U0001f600', input())", "\u00e9", "\u00fc\u4e2d\U0001f600 \u00e9"),
     "warns when compiled": ("print(1 is 1)", "", "True"),
@@ -138,9 +117,6 @@ VALID = {
     "runs garbage collection": ("import gc\nprint(gc.isenabled(), gc.collect() >= 0)", "", "True True"),
     "catches its own memory error": ("try: x = bytearray(1 << 40)\nexcept MemoryError: print('x')", "", "x"),
     "has CRLF line ends": ("x = 1\r\nif x:\r\n    print(x)\r\n", "", "1"),
-    "handles an alarm": (
-        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('rung'))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\nsignal.pause()", "", "rung",
-    ),
 }  # fmt: skip
 
 
@@ -209,24 +185,10 @@ def test_failing_hook_is_reported_as_python_does_it(bench):
     )
 
 
-def test_message_of_an_exit_is_lost_without_standard_error(bench):
-    assert bench.output("import sys\nsys.stderr = None\nsys.exit('said')") == ""
-
-
 def test_program_larger_than_the_file_limit_is_a_compile_error(bench):
     result = bench.judge("#" + "x" * 4096, {"": ""}, file_bytes=2048, output_bytes=1024)
     assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
     assert "larger than 2048 bytes" in result.feedback[0]
-
-
-def test_syntax_error_shows_the_program_s_line(bench):
-    text = bench.judge("x = 1\nprint(x", {"": ""}).feedback[0]
-    assert 'File "main.py", line 2' in text
-    assert "SyntaxError: '(' was never closed" in text
-
-
-def test_end_of_input_is_an_eof_error(bench):
-    assert "EOFError" in bench.judge("input()\ninput()", {"1": ""}).feedback[0]
 
 
 def test_output_that_is_not_utf8_is_compared_as_bytes_and_shown_with_replacements(bench):
@@ -288,11 +250,6 @@ def test_an_empty_suite_gives_an_empty_result(bench):
     assert (result.passing, result.pass_rate, result.all_passed) == ([], 0.0, False)
 
 
-def test_large_inputs_and_outputs_pass_whole(bench):
-    text = "x" * (5 * MIB)
-    assert bench.judge("print(input())", {text: text}).all_passed
-
-
 async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
     """Extra tests of a long suite use idle sandboxes only; one that waited for a sandbox would block other programs."""
     running, seen = 0, []
@@ -316,14 +273,10 @@ async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
     assert seen.count(2) > len(seen) / 2
 
 
-def test_queue_time_is_apart_from_run_time(bench):
-    code = "import time\ntime.sleep(0.2)\nprint(1)"
-
-    async def course() -> list[ExecResult]:
-        async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=0.2, wall_seconds=0.4)) as judge:
-            return await asyncio.gather(*(judge.judge(code, TestSuite(("",), ("1",))) for _ in range(5)))
-
-    results = asyncio.run(course())
+async def test_queue_time_is_apart_from_run_time():
+    async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=0.2, wall_seconds=0.4)) as judge:
+        waits = "import time\ntime.sleep(0.2)\nprint(1)"
+        results = await asyncio.gather(*(judge.judge(waits, TestSuite(("",), ("1",))) for _ in range(5)))
     assert all(result.all_passed for result in results)
     # One after another: each waited for as long as those before it ran, however slow the machine.
     results.sort(key=lambda result: result.queue_seconds)
@@ -333,81 +286,54 @@ def test_queue_time_is_apart_from_run_time(bench):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, -1])
-def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(depth):
+async def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(depth):
     # In order of depth: bubblewrap outside, bubblewrap inside, zygote, then the compiler and the test itself.
     code = "import time\ntime.sleep(0.05)\nprint(input())"
     tests = tuple(str(n) for n in range(12))
-
-    async def course() -> list[ExecResult]:
-        others = set(descendants(os.getpid()))
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            work = [asyncio.create_task(judge.judge(code, TestSuite(tests, tests))) for _ in range(2)]
-            for _ in range(2):
-                await asyncio.sleep(0.3)
-                killed = False
-                while not killed:  # the process of a test may have ended since it was listed
-                    pids = [pid for pid in descendants(os.getpid()) if pid not in others]
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pids[depth], signal.SIGKILL)
-                        killed = True
-            return await asyncio.gather(*work)
-
-    results = asyncio.run(course())
+    others = set(descendants(os.getpid()))
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        work = [asyncio.create_task(judge.judge(code, TestSuite(tests, tests))) for _ in range(2)]
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            killed = False
+            while not killed:  # the process of a test may have ended since it was listed
+                pids = [pid for pid in descendants(os.getpid()) if pid not in others]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pids[depth], signal.SIGKILL)
+                    killed = True
+        results = await asyncio.gather(*work)
     assert all(result.all_passed for result in results)
 
 
-def test_a_cancelled_program_leaves_the_judge_fit_for_use():
-    async def course() -> ExecResult:
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            task = asyncio.create_task(judge.judge("import time\ntime.sleep(100)", TestSuite(("",), ("",))))
-            await asyncio.sleep(0.2)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            return await judge.judge("print(1)", TestSuite(("",), ("1",)))
-
-    assert asyncio.run(course()).all_passed
-
-
-def test_a_sandbox_may_be_closed_by_several_tasks_at_once():
-    async def course() -> None:
-        for _ in range(3):
-            sandbox = Sandbox(JudgeSettings())
-            await sandbox.start()
-            await asyncio.gather(*(sandbox.close() for _ in range(3)))
-
-    asyncio.run(course())
-
-
-def test_a_closed_judge_is_an_infrastructure_error():
-    async def course() -> None:
-        judge = LocalJudge(JudgeSettings(concurrency=1))
-        with pytest.raises(InfrastructureError):
-            await judge.judge("print(1)", TestSuite(("",), ("1",)))
-
-    asyncio.run(course())
+async def test_a_cancelled_program_leaves_the_judge_fit_for_use():
+    judge = LocalJudge(JudgeSettings(concurrency=1))
+    with pytest.raises(InfrastructureError):  # it is not open
+        await judge.judge("print(1)", TestSuite(("",), ("1",)))
+    async with judge:
+        task = asyncio.create_task(judge.judge("import time\ntime.sleep(100)", TestSuite(("",), ("",))))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await judge.judge("print(1)", TestSuite(("",), ("1",)))).all_passed
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_program_cancelled_at_any_moment_of_its_start_keeps_no_sandbox(turns):
+async def test_a_program_cancelled_at_any_moment_of_its_start_keeps_no_sandbox(turns):
     # Each turn of the event loop is another moment: before, while and after it takes idle sandboxes for its tests.
-    async def course() -> tuple[list[ExecResult], int]:
-        async with LocalJudge(JudgeSettings(concurrency=4)) as judge:
-            for _ in range(5):
-                task = asyncio.create_task(judge.judge("print(1)", TestSuite(("",) * 17, ("1",) * 17)))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            waits = "import time\ntime.sleep(3)\nprint(1)"
-            results = await asyncio.gather(*(judge.judge(waits, TestSuite(("",), ("1",))) for _ in range(4)))
-            return results, judge.restarts
-
-    results, restarts = asyncio.run(course())
+    async with LocalJudge(JudgeSettings(concurrency=4)) as judge:
+        for _ in range(5):
+            task = asyncio.create_task(judge.judge("print(1)", TestSuite(("",) * 17, ("1",) * 17)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        waits = "import time\ntime.sleep(3)\nprint(1)"
+        results = await asyncio.gather(*(judge.judge(waits, TestSuite(("",), ("1",))) for _ in range(4)))
+        assert judge.restarts <= 20
     assert all(result.all_passed for result in results)
     # With a sandbox lost, the fourth program would have waited for the end of another.
     assert max(result.queue_seconds for result in results) < 3
-    assert restarts <= 20
 
 
 def test_a_sandbox_ended_at_any_moment_of_its_start_leaves_no_process():
@@ -436,12 +362,11 @@ def test_a_sandbox_ended_at_any_moment_of_its_start_leaves_no_process():
 
 def home_with_python(tmp_path: Path) -> tuple[Path, Path]:
     """A home that is the prefix of a Python installation, with a secret and a package; and the interpreter in it."""
-    real = Path(sys.executable).resolve()
     home = tmp_path / "home"
     (home / "bin").mkdir(parents=True)
     (home / ".ssh").mkdir()
     (home / "lib").mkdir()
-    python = Path(shutil.copy(real, home / "bin" / f"python3.{sys.version_info.minor}"))
+    python = Path(shutil.copy(PYTHON, home / "bin" / f"python3.{sys.version_info.minor}"))
     for path in Path(sysconfig.get_path("stdlib")).parent.glob("libpython*"):
         (home / "lib" / path.name).symlink_to(path)
     standard = home / "lib" / python.name
@@ -455,8 +380,8 @@ def home_with_python(tmp_path: Path) -> tuple[Path, Path]:
     return home, python
 
 
-def test_an_interpreter_in_the_home_opens_neither_the_home_nor_its_packages(tmp_path, monkeypatch):
-    home, python = home_with_python(tmp_path)
+async def test_an_interpreter_in_the_home_opens_neither_the_home_nor_its_packages(tmp_path, monkeypatch):
+    home, python = await asyncio.to_thread(home_with_python, tmp_path)
     monkeypatch.setenv("HOME", str(home))
     code = """
 import glob, os, sys
@@ -465,57 +390,45 @@ for folder in glob.glob("/python/lib/*/*-packages") + glob.glob("/usr/lib*/pytho
     seen += os.listdir(folder)
 print(sys.prefix, seen)
 """
-
-    async def course() -> None:
-        async with LocalJudge(JudgeSettings(concurrency=1, python=python)) as judge:
-            result = await judge.judge(code, TestSuite(("",), ("/python []",)))
-            assert result.all_passed, result.feedback
-        assert [finding.claim async for finding in examine(JudgeSettings(python=python)) if not finding.holds] == []
-
-    asyncio.run(course())
+    async with LocalJudge(JudgeSettings(concurrency=1, python=python)) as judge:
+        result = await judge.judge(code, TestSuite(("",), ("/python []",)))
+    assert result.all_passed, result.feedback
+    assert [finding.claim async for finding in examine(JudgeSettings(python=python)) if not finding.holds] == []
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
-def test_programs_run_under_another_version_of_python(version):
+def test_programs_run_under_another_version_of_python(bench, version):
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     installed = [*Path("/usr/bin").glob(f"python{version}"), *pyenv.glob(f"versions/{version}.*/bin/python{version}")]
     if not installed:
         pytest.skip(f"Python {version} is not installed")
     code = "import sys, json, decimal\nprint(sys.version[:4].rstrip('.'))\nif input(): return"
-
-    async def course() -> ExecResult:
-        settings = JudgeSettings(concurrency=1, python=installed[0], allow_top_level_return=True)
-        async with LocalJudge(settings) as judge:
-            return await judge.judge(code, TestSuite(("1", "2"), (version, version)))
-
-    assert asyncio.run(course()).all_passed
+    result = bench.judge(code, {"1": version, "2": version}, python=installed[0], allow_top_level_return=True)
+    assert result.all_passed, result.feedback
 
 
-def test_an_interpreter_without_a_standard_library_is_refused(tmp_path):
-    python = Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "python3.11"))
+async def opened(**settings: object) -> None:
+    """Open a judge, and close it."""
+    async with LocalJudge(JudgeSettings(concurrency=1, **settings)):
+        pass
 
-    async def course() -> None:
-        async with LocalJudge(JudgeSettings(python=python)):
-            pass
 
+async def test_an_interpreter_without_a_standard_library_is_refused(tmp_path):
+    python = Path(shutil.copy(PYTHON, tmp_path / "python3.11"))
     with pytest.raises(UserError, match="python3.11"):
-        asyncio.run(course())
+        await opened(python=python)
 
 
-def test_without_bubblewrap_the_judge_says_how_to_install_it(monkeypatch):
+async def test_without_bubblewrap_the_judge_says_how_to_install_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-
-    async def course() -> None:
-        async with LocalJudge():
-            pass
-
     with pytest.raises(UserError, match="apt-get install bubblewrap"):
-        asyncio.run(course())
+        await opened()
+    with pytest.raises(UserError, match="bubblewrap"):
+        await require_isolation(JudgeSettings())
 
 
-def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch, tmp_path):
-    real = shutil.which("bwrap")
-    fake = tmp_path / "bwrap"
+async def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch, tmp_path):
+    real, fake = shutil.which("bwrap"), tmp_path / "bwrap"
     # What the real one meets where the kernel allows no more user namespaces: nested, with the count set to zero.
     fake.write_text(
         f"#!/bin/sh\nexec {real} --unshare-user --cap-add ALL --bind / / --proc /proc --dev /dev sh -c "
@@ -524,172 +437,71 @@ def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch, tmp_
     )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    async def course() -> None:
-        async with LocalJudge(JudgeSettings(concurrency=1)):
-            pass
-
     with pytest.raises(UserError, match=r"max_user_namespaces"):
-        asyncio.run(course())
+        await opened()
 
 
 @pytest.mark.parametrize("stdin", ["file", "pipe"])
-def test_unsafe_judging_is_named_in_every_result(stdin):
-    async def course() -> ExecResult:
-        async with LocalJudge(JudgeSettings(unsafe=True, concurrency=1, stdin=stdin)) as judge:
-            return await judge.judge("print(input())", TestSuite(("1", "2"), ("1", "3")))
-
-    result = asyncio.run(course())
+def test_unsafe_judging_is_named_in_every_result(bench, stdin):
+    result = bench.judge("print(input())", {"1": "1", "2": "3"}, unsafe=True, stdin=stdin)
     assert result.passing == [True, False]
     assert not result.isolated
     assert result.to_record()["isolated"] is False
 
 
-def test_doctor_finds_that_isolation_holds_here():
-    async def course() -> None:
-        findings = [finding async for finding in examine()]
-        assert len(findings) > 10
-        assert [finding for finding in findings if not finding.holds] == []
-        await require_isolation(JudgeSettings())
-
-    asyncio.run(course())
+async def test_doctor_finds_that_isolation_holds_here():
+    findings = [finding async for finding in examine()]
+    assert len(findings) > 10
+    assert [finding for finding in findings if not finding.holds] == []
+    await require_isolation(JudgeSettings())
 
 
-def test_doctor_refuses_a_machine_without_bubblewrap(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UserError, match="bubblewrap"):
-        asyncio.run(require_isolation(JudgeSettings()))
-
-
-def _burn(stop: object) -> None:
-    while not stop.is_set():  # type: ignore[attr-defined]
-        sum(range(100000))
-
-
-def test_a_program_near_its_limit_gets_the_same_verdict_on_a_loaded_machine():
-    code = "import time\nwhile time.process_time() < 0.14: pass\nprint(1)"
-    over = "import time\nwhile time.process_time() < 0.3: pass\nprint(1)"
-    repetitions = 200 if os.environ.get("COBALT_LONG_TESTS") else 25
-    suite = TestSuite(tuple(map(str, range(repetitions))), ("1",) * repetitions)
-
-    async def course() -> tuple[ExecResult, ExecResult]:
-        settings = JudgeSettings(cpu_seconds=0.2, wall_seconds=0.6)
-        async with LocalJudge(settings) as judge:
-            return await judge.judge(code, suite), await judge.judge(over, suite)
-
-    stop = multiprocessing.Event()
-    # Eight times the cores' worth of work, at the judge's own priority.
-    load = [multiprocessing.Process(target=_burn, args=(stop,)) for _ in range(8 * len(os.sched_getaffinity(0)))]
-    for process in load:
-        process.start()
-    try:
-        below, above = asyncio.run(course())
-    finally:
-        stop.set()
-        for process in load:
-            process.join()
-    assert {verdict.kind for verdict in below.verdicts} == {PASSED}
-    assert {verdict.kind for verdict in above.verdicts} == {VerdictKind.TIME_LIMIT}
-
-
-def _settled(others: set[int]) -> set[int]:
-    """The processes of one idle sandbox: two of bubblewrap and the zygote; a compiler that still ends is waited for."""
-    deadline = time.monotonic() + 30
-    while len(own := set(descendants(os.getpid())) - others) > 3:
-        assert time.monotonic() < deadline, f"{len(own)} processes remain"
-        time.sleep(0.01)  # the kernel tells only its parent, the zygote
-    return own
-
-
-def test_many_tests_leave_descriptors_and_memory_flat():
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    async def course() -> None:
-        suite = TestSuite(tuple(map(str, range(500))), tuple(map(str, range(500))))
-        others = set(descendants(os.getpid()))
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            await judge.judge("print(input())", suite)
-            pids = _settled(others)
-            before = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in [os.getpid(), *pids]}, resident()
-            for _ in range(3):
-                assert (await judge.judge("print(input())", suite)).all_passed
-            after = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in [os.getpid(), *pids]}, resident()
-            assert after[0] == before[0]
-            assert after[1] - before[1] < 20 * MIB
-
-    asyncio.run(course())
-
-
-def _agreement(name: str, **settings: object) -> tuple[int, int]:
+async def agreement(name: str, **settings: object) -> tuple[int, int]:
     path = SHARED / name
     if not path.exists():
-        pytest.skip(
-            f"{name} lies beside the checkout and is not on this machine; the other tests here need no outside data"
-        )
-
-    async def course() -> tuple[int, int]:
-        async with LocalJudge(JudgeSettings(**settings)) as judge:
-            comparisons = await recheck(path, judge)
-        return sum(item.agrees for item in comparisons), len(comparisons)
-
-    return asyncio.run(course())
+        pytest.skip(f"{name} lies beside the checkout and is not on this machine")
+    async with LocalJudge(JudgeSettings(**settings)) as judge:
+        comparisons = await recheck(path, judge)
+    return sum(item.agrees for item in comparisons), len(comparisons)
 
 
-def test_recorded_responses_get_their_recorded_verdicts():
-    assert _agreement("taco5_recorded.jsonl") == (5, 5)
-
-
-def test_human_solutions_are_accepted_all_with_top_level_return_allowed():
-    assert _agreement("apps_train3.jsonl") == (32, 35)
-    assert _agreement("apps_train3.jsonl", allow_top_level_return=True) == (35, 35)
+@pytest.mark.parametrize(
+    ("name", "top_level_return", "expected"),
+    [("taco5_recorded", False, (5, 5)), ("apps_train3", False, (32, 35)), ("apps_train3", True, (35, 35))],
+)
+async def test_recorded_programs_get_their_recorded_verdicts_all_with_top_level_return(
+    name, top_level_return, expected
+):
+    assert await agreement(f"{name}.jsonl", allow_top_level_return=top_level_return) == expected
 
 
 def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
-    file = tmp_path / "recorded.jsonl"
-    file.write_text(
-        '{"id": 1, "test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\\nprint(1)\\n```", '
-        '"recorded_all_tests_pass": false}\n',
-        encoding="utf-8",
-    )
+    record = {"test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\nprint(1)\n```"}
+    file = write_lines(tmp_path / "recorded.jsonl", [{"id": 1} | record | {"recorded_all_tests_pass": False}])
     command = [sys.executable, "-m", "cobalt.judge", "check-recorded"]
     done = subprocess.run([*command, str(file)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (
-        1,
-        "differs: 1: recorded False, judged passed\n0 of 1 recorded verdicts agree\n",
-    )
+    assert done.returncode == 1
+    assert "differs: 1:" in done.stdout and "0 of 1" in done.stdout
     missing = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
     assert missing.returncode == 2
-    assert "cannot read" in missing.stderr
-    assert "Traceback" not in missing.stderr
+    assert "cannot read" in missing.stderr and "Traceback" not in missing.stderr
 
 
-def test_a_large_input_leaves_the_next_test_and_program_their_limits():
+async def test_a_large_input_leaves_the_next_test_and_program_their_limits():
     """The kernel refuses a limit below the memory in use, and the memory of a large input is not freed at once."""
-
-    async def run():
-        limits = JudgeSettings(concurrency=1, memory_bytes=64 << 20)
-        async with LocalJudge(limits) as judge:
-            large = await judge.judge("print('held')", TestSuite(("x" * (90 << 20), "b"), ("held", "held")))
-            small = await judge.judge("print('held')", TestSuite(("",), ("held",)))
-            [sandbox] = judge._all
-            kept = None if sandbox._cgroup is None else sandbox._cgroup._limits[0]
-            return [*large.passing, *small.passing], kept, judge.restarts
-
-    passing, kept, restarts = asyncio.run(run())
-    assert passing == [True, True, True]
+    async with LocalJudge(JudgeSettings(concurrency=1, memory_bytes=64 << 20)) as judge:
+        large = await judge.judge("print('held')", TestSuite(("x" * (90 << 20), "b"), ("held", "held")))
+        small = await judge.judge("print('held')", TestSuite(("",), ("held",)))
+        [sandbox] = judge._all
+        kept = None if sandbox._cgroup is None else sandbox._cgroup._limits[0]
+    assert [*large.passing, *small.passing] == [True, True, True]
     assert kept in (None, 64 << 20)
-    assert restarts == 0
+    assert judge.restarts == 0
 
 
-def test_a_bug_of_the_judge_leaves_no_sandbox_with_a_program_in_it(monkeypatch):
-    from cobalt.judge import local
-
-    async def run():
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-                patched.setattr(local, "grade", lambda *_: 1 / 0)
-                await judge.judge("print(1)", TestSuite(("",), ("1",)))
-            return await judge.judge("print(2)", TestSuite(("",), ("2",)))
-
-    assert asyncio.run(run()).passing == [True]
+async def test_a_bug_of_the_judge_leaves_no_sandbox_with_a_program_in_it(monkeypatch):
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+            patched.setattr("cobalt.judge.local.grade", lambda *_: 1 / 0)
+            await judge.judge("print(1)", TestSuite(("",), ("1",)))
+        assert (await judge.judge("print(2)", TestSuite(("",), ("2",)))).all_passed

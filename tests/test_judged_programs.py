@@ -22,7 +22,6 @@ from cobalt.stage.manifest import manifest_path, open_manifest
 from cobalt.stage.records import read_records
 
 RECORDED = ROOT / "tests" / "data" / "recorded_run"
-APPS = ROOT.parent / "shared" / "data" / "apps_train3.jsonl"
 
 
 def convert(files, tmp_path, name="out", **fields):
@@ -48,32 +47,26 @@ def apps(generated, solutions=("print(1)", "print(2)", "print(3)", "print(4)")):
     return {"id": 7, "question": "Print.", "human_solutions": list(solutions), "generated_solutions": generated}
 
 
+RESULTS = {
+    (True, ""): Status.ACCEPTED,
+    (False, ""): Status.WRONG_ANSWER,
+    (-1, "nameerror"): Status.RUNTIME_ERROR,
+    (-1, "timeoutexception"): Status.TIME_LIMIT,
+    (-2, "syntaxerror"): Status.COMPILE_ERROR,
+}
+
+
 def test_results_of_apps_become_statuses(tmp_path):
-    results = [
-        (True, ""),
-        (False, ""),
-        (-1, "nameerror"),
-        (-1, "timeoutexception"),
-        (-2, "syntaxerror"),
-        (None, ""),
-        (1, ""),
-    ]
     generated = [
         {"code": f"print('{place}')\r\n", "result": value, "error_type": kind}
-        for place, (value, kind) in enumerate(results)
+        for place, (value, kind) in enumerate([*RESULTS, (None, ""), (1, "x")])
     ]
     summary, groups = convert(write_lines(tmp_path / "a.jsonl", [apps(generated)]), tmp_path, source="apps")
-    found = {origin: status for origin, status in statuses(groups).items() if origin.startswith("generated")}
-    assert found | {"generated_solutions/0": Status.ACCEPTED} == {
-        "generated_solutions/0": Status.ACCEPTED,
-        "generated_solutions/1": Status.WRONG_ANSWER,
-        "generated_solutions/2": Status.RUNTIME_ERROR,
-        "generated_solutions/3": Status.TIME_LIMIT,
-        "generated_solutions/4": Status.COMPILE_ERROR,
-    }
+    expected = {f"generated_solutions/{place}": status for place, status in enumerate(RESULTS.values())}
+    used = {origin: status for origin, status in statuses(groups).items() if origin.startswith("generated")}
+    assert used | {"generated_solutions/0": Status.ACCEPTED} == expected
     assert summary["programs"][UNKNOWN_RESULT] == 2
-    assert {group.source for group in groups} == {"apps"}
-    assert {group.problem_id for group in groups} == {"7"}
+    assert {(group.source, group.problem_id) for group in groups} == {("apps", "7")}
     assert all(one.program in one.text and "\r" not in one.text for group in groups for one in group.responses)
 
 
@@ -233,27 +226,14 @@ def test_an_evaluated_run_can_give_the_programs_of_all_its_turns(tmp_path):
             assert one.program == program_of(record["raw_responses"][turn][sample])
 
 
-def recorded_prompts(tmp_path, name):
-    return json.loads((tmp_path / name / "train.run.json").read_text())["arguments"]["prompts"]
-
-
 @pytest.mark.parametrize("responses", ["as_written", "turns"])
 def test_conversations_bring_their_prompts_and_no_prompt_set_is_recorded(tmp_path, responses):
     file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
     chosen = {"responses": responses, "rewards_from": "recorded"}
     _, groups = convert(file, tmp_path, **chosen)
-    assert recorded_prompts(tmp_path, "out") == judged.OWN_PROMPTS
+    made = json.loads((tmp_path / "out" / "train.run.json").read_text())["arguments"]
+    assert made["prompts"] == judged.OWN_PROMPTS
     assert convert(file, tmp_path, prompts="pocket", **chosen)[1] == groups
-
-
-def test_a_prompt_set_that_words_the_problems_is_recorded(tmp_path):
-    file = RECORDED / "evaluation.jsonl"
-    convert(file, tmp_path, responses="programs")
-    assert recorded_prompts(tmp_path, "out") == load_prompts("program").digests
-    with pytest.raises(UserError, match="prompts"):
-        convert(file, tmp_path, responses="programs", prompts="pocket")
-    convert(pocket_run(tmp_path), tmp_path, "single", prompts="pocket")
-    assert recorded_prompts(tmp_path, "single") == load_prompts("pocket").digests
 
 
 SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
@@ -270,15 +250,6 @@ def test_every_turn_of_an_evaluated_run_comes_with_the_context_that_the_model_sa
             sample, turn = map(int, one.origin.split("/"))
             assert one.text == record["raw_responses"][turn][sample]
             assert group.prompt(one) == record["conversations"][sample][: 2 + 2 * turn]
-
-
-def test_the_first_turns_among_all_turns_are_those_of_the_first_responses(tmp_path):
-    file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
-    _, first = convert(file, tmp_path, "first")
-    _, every = convert(file, tmp_path, "every", responses="turns")
-    assert [group.responses for group in every if not group.responses[0].context] == [
-        group.responses for group in first
-    ]
 
 
 CODE = "```python\nprint(0)\n```"
@@ -340,25 +311,17 @@ def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, 
     assert made["require_thinking"] == str(flawed).lower()
 
 
-def test_recorded_rewards_of_first_responses_need_no_conversation(tmp_path):
-    kinds = [["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"]]
-    record = single_turn(kinds)
-    record["responses"] = [THOUGHT.format(place=0), THOUGHT.format(place=1)]
-    _, (group,) = convert(write_lines(tmp_path / "s.jsonl", [record]), tmp_path, rewards_from="recorded")
-    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": 0.2}
-    evaluated = thought_run([[(2, 2)], [(1, 1)]])
-    del evaluated["conversations"]
-    _, (group,) = convert(
-        write_lines(tmp_path / "e.jsonl", [evaluated]), tmp_path, "two", responses="turns", rewards_from="recorded"
-    )
-    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": 0.2}
-
-
-def test_a_response_without_a_program_has_the_lowest_recorded_reward(tmp_path):
-    record = thought_run([[(2, 2)], [(0, 0)]])
-    record["raw_responses"][0][1] = "I do not know."
-    _, (group,) = convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, rewards_from="recorded")
-    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": -1.0}
+@pytest.mark.parametrize("responses", ["as_written", "turns"])
+def test_recorded_rewards_of_first_responses_need_no_conversation(tmp_path, responses):
+    record = thought_run([[(2, 2)], [(1, 1)], [(0, 0)]])
+    del record["conversations"]
+    record["raw_responses"][0][2] = "I do not know."
+    file, chosen = write_lines(tmp_path / "e.jsonl", [record]), {"responses": responses, "group_size": 3}
+    if responses == "as_written":
+        kinds = [["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"], ["wrong_answer"] * 4]
+        file = write_lines(file, [single_turn(kinds) | {"responses": record["raw_responses"][0]}])
+    _, (group,) = convert(file, tmp_path, rewards_from="recorded", **chosen)
+    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": 0.2, "2/0": -1.0}
 
 
 @pytest.mark.parametrize(
@@ -411,12 +374,6 @@ def test_recorded_programs_and_those_of_a_model_are_one_pool(tmp_path):
     }
 
 
-def test_problems_of_an_empty_evaluation_file_are_not_passed_over(tmp_path):
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(UserError, match=r"empty\.jsonl"):
-        convert(RECORDED / "evaluation.jsonl", tmp_path, evaluation_files=(tmp_path / "empty.jsonl",))
-
-
 def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
     file = write_lines(tmp_path / "e.jsonl", [thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])])
     _, groups = convert(file, tmp_path, responses="turns", model_name=str(policy))
@@ -451,18 +408,13 @@ def test_groups_without_contrast_are_kept_and_counted(tmp_path):
     assert summary["groups"] == {"in train.jsonl": 1}
 
 
-def test_ids_of_problems_are_strings_in_groups_and_stay_unique(tmp_path):
+def test_ids_are_strings_in_groups_and_unique_and_an_instruction_stands_for_a_question(tmp_path):
     record = apps([{"code": "x", "result": False}])
-    _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
-    assert groups[0].id == "7/0"
     with pytest.raises(UserError, match="id 7"):
         convert(write_lines(tmp_path / "b.jsonl", [record, record | {"id": "7"}]), tmp_path, "two")
-
-
-def test_a_problem_that_has_an_instruction_in_place_of_its_question_is_worded_by_it(tmp_path):
-    record = apps([{"code": "x", "result": False}])
     record["instruction"] = record.pop("question")
     _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
+    assert groups[0].id == "7/0"
     assert "Print." in groups[0].messages[-1]["content"]
 
 
@@ -501,12 +453,6 @@ def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(
         convert(files[0], tmp_path, "alone")
 
 
-def test_one_file_has_the_same_groups_whatever_its_name(tmp_path):
-    record = attempts(1, RIGHT, WRONG, RIGHT, WRONG)
-    one, other = writers(tmp_path, [record], [record])
-    assert convert(one, tmp_path, "one") == convert(other, tmp_path, "other")
-
-
 @pytest.mark.parametrize(
     ("second", "names"),
     [
@@ -531,26 +477,3 @@ def test_a_file_that_is_given_twice_is_refused(tmp_path):
         convert([file, file.parent / ".." / "model0" / "result.jsonl"], tmp_path)
     with pytest.raises(UserError, match="input_files"):
         convert([], tmp_path)
-
-
-@pytest.mark.skipif(not APPS.exists(), reason="the recorded APPS programs are not on this machine")
-def test_real_apps_programs_become_groups(tmp_path):
-    summary, groups = convert(APPS, tmp_path, group_size=4, near_duplicates=0.8)
-    assert summary["problems"] == {"read": 3, "in train.jsonl": 3}
-    assert summary["programs"]["read"] == 79
-    assert sum(summary["programs"].values()) == 2 * 79
-    assert len(groups) == summary["groups"]["in train.jsonl"] > 3
-    assert json.loads((tmp_path / "out" / "train.run.json").read_text())["inputs"].keys() == {APPS.name}
-
-
-def test_a_finished_result_is_refused_to_settings_without_a_file_that_made_it(tmp_path):
-    judged_ones = [{"code": f"print({number})", "result": number < 2} for number in range(4)]
-    problems = [{"id": 1, "question": "Print.", "generated_solutions": judged_ones}]
-    source, other = (write_lines(tmp_path / f"{name}.jsonl", problems) for name in ("apps", "other"))
-    evaluated = write_lines(tmp_path / "evaluated.jsonl", [{"question": "Sort words by their last letter."}])
-    convert([source, other], tmp_path, evaluation_files=(evaluated,))
-    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    for files, more in (([source, other], {}), (source, {"evaluation_files": (evaluated,)})):
-        with pytest.raises(UserError, match="evaluated" if not more else "other"):
-            convert(files, tmp_path, **more)
-    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

@@ -6,17 +6,12 @@ import re
 
 import pytest
 from support import write_lines
-from test_scripts import assert_user_error, run
 
 from cobalt.datasets.mbpp import SPLITS, MbppSettings, mbpp, split_of
-from cobalt.episode import load_prompts
-from cobalt.episode.prompt_set import BUILT_IN
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import load_problems
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
-
-SCRIPT = "preproc/preproc_mbpp.py"
 
 
 def task(number, **fields):
@@ -76,17 +71,11 @@ def test_the_assertions_that_the_prompt_shows_are_public_and_decide(tmp_path):
     assert "\r" not in json.dumps(problem.record)
 
 
-def test_challenge_tests_are_hidden_and_not_shown(tmp_path):
-    [problem, *_], _ = converted(tmp_path, ROWS, challenge_tests=True)
-    assert len(problem.hidden_tests) == 4
-    assert len(problem.public_tests) == 3
+def test_challenge_tests_are_hidden_and_not_shown_and_fields_without_values_are_missing(tmp_path):
+    nothing = {"test_setup_code": None, "challenge_test_list": float("nan"), "prompt": None}
+    [problem, without, _], _ = converted(tmp_path, [task(11), task(12, **nothing), task(13)], challenge_tests=True)
+    assert (len(problem.public_tests), len(problem.hidden_tests), len(without.hidden_tests)) == (3, 4, 3)
     assert task(11)["challenge_test_list"][0] not in problem.instruction
-
-
-@pytest.mark.parametrize("prompts", sorted(path.name for path in BUILT_IN.iterdir()))
-def test_every_built_in_prompt_set_words_the_instruction(tmp_path, prompts):
-    [problem, *_], _ = converted(tmp_path, ROWS, prompts=prompts)
-    assert problem.instruction == load_prompts(prompts).first_turn(problem.question, "plus_11")
 
 
 def test_three_solved_tasks_come_before_the_task_if_asked(tmp_path):
@@ -149,41 +138,15 @@ def test_the_sanitized_release_is_read_as_the_full_one(tmp_path):
     assert asyncio.run(judged("def plus_11(x):\n    return x + 12")) == [False] * 3
 
 
-def test_fields_without_values_are_missing(tmp_path):
-    nothing = {"test_setup_code": None, "challenge_test_list": float("nan"), "prompt": None}
-    [problem], _ = converted(tmp_path, [task(11, **nothing)], challenge_tests=True)
-    assert len(problem.hidden_tests) == 3
-
-
-def test_a_file_without_a_task_of_the_split_is_refused(tmp_path):
-    with pytest.raises(UserError, match="another split"):
-        converted(tmp_path, [task(601)])
-    assert not (tmp_path / "problems.jsonl").exists()
-
-
-def test_the_three_shot_prompt_needs_its_examples(tmp_path):
-    with pytest.raises(UserError, match="no task 4"):
-        converted(tmp_path, [task(2), task(3), task(11)], shots=3)
-    with pytest.raises(UserError, match=r"mbpp\.jsonl, line 2: field 'code'"):
-        converted(tmp_path, [task(2), task(3, code=None), task(4), task(11)], shots=3)
-
-
-def test_the_script_converts_a_file_and_names_what_is_wrong(tmp_path):
-    good = write_lines(tmp_path / "good.jsonl", ROWS)
-    bad = write_lines(tmp_path / "bad.jsonl", [task(11, text=3)])
-    output = tmp_path / "o.jsonl"
-    assert_user_error(run(SCRIPT, "-i", bad, "-o", output), "line 1: field 'text'")
-    assert_user_error(run(SCRIPT, "-i", tmp_path / "absent.jsonl", "-o", output), "cannot read")
-    assert_user_error(run(SCRIPT, "-i", good, "--split", "train"), "--output_file")
-    assert run(SCRIPT, "-i", good, "-o", output).returncode == 0
-    assert len(load_problems(output)) == 3
-
-
 @pytest.mark.parametrize(
-    "script", [SCRIPT, "preproc/preproc_humaneval.py", "preproc/preproc_apps.py", "eval_single_turn.py"]
+    ("rows", "shots", "says"),
+    [
+        ([task(601)], 0, "another split"),
+        ([task(2), task(3), task(11)], 3, "no task 4"),
+        ([task(2), task(3, code=None), task(4), task(11)], 3, r"mbpp\.jsonl, line 2: field 'code'"),
+    ],
 )
-def test_help_imports_no_heavy_library(script):
-    finished = run("-X", "importtime", script, "--help")
-    assert finished.returncode == 0
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
-    assert not imported & {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", "huggingface_hub"}
+def test_a_file_without_a_task_of_the_split_or_an_example_of_the_prompt_is_refused(tmp_path, rows, shots, says):
+    with pytest.raises(UserError, match=says):
+        converted(tmp_path, rows, shots=shots)
+    assert not (tmp_path / "problems.jsonl").exists()

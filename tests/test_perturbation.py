@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,14 +14,13 @@ from test_scripts import assert_user_error, run
 
 from cobalt.hacking.perturbation import PerturbationSettings, perturb, swap_outputs
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problems.problem import TestSuite, load_problems
+from cobalt.problems.problem import TestSuite
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
 SCRIPT = "preproc/run_perturbation.py"
-REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "code_contests20.jsonl"
 OUTPUTS = st.sampled_from(["1", "1\n", " 2", "2", "3", "[]"])
 SUITES = st.lists(st.tuples(st.text(max_size=3).map(json.dumps), OUTPUTS), max_size=6)
 
@@ -87,15 +85,6 @@ def test_ids_to_leave_out_that_no_problem_has_are_refused_before_anything_is_wri
     assert not list(tmp_path.glob("o.*"))
 
 
-def test_the_seed_decides(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(20)])
-    results = {}
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        asyncio.run(perturb(PerturbationSettings(source, tmp_path / name, seed=seed)))
-        results[name] = (tmp_path / name).read_bytes()
-    assert results["a"] == results["b"] != results["c"]
-
-
 @pytest.mark.sandbox
 async def test_feedback_of_a_perturbed_run_is_impossible_and_hidden_tests_stay_true(tmp_path):
     source = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[RIGHT, DOUBLE])])
@@ -129,26 +118,17 @@ async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
 def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [square_problem(0)])
     without = write_lines(
-        tmp_path / "without.jsonl", [{k: v for k, v in square_problem(0).items() if "_" not in k or k == "test_cases"}]
+        tmp_path / "without.jsonl", [{k: square_problem(0)[k] for k in ("id", "question", "test_cases")}]
     )
-    truncated = tmp_path / "truncated.jsonl"
-    truncated.write_bytes(good.read_bytes()[:-20])
     (tmp_path / "binary").write_bytes(b"\xff")
-    out = ["-o", tmp_path / "o.jsonl"]
     same = write_lines(tmp_path / "same.jsonl", [equal_outputs(0)])
     for flags, message in (
-        (["-i", tmp_path / "absent.jsonl", *out], "cannot read"),
-        (["-i", truncated, *out], "line 1: not valid JSON"),
-        (["-i", without, *out], "has no public tests"),
-        (["-i", same, *out], "same.jsonl:"),
-        (["-i", good, "--exclude_ids", tmp_path / "absent.txt", *out], "cannot read"),
-        (["-i", good, "--exclude_ids", tmp_path / "binary", *out], "one id a line"),
-        (["-i", good, "-o", "/proc/nothing.jsonl"], "cannot write"),
+        (["-i", without], "without.jsonl"),
+        (["-i", same], "same.jsonl:"),
+        (["-i", good, "--exclude_ids", tmp_path / "absent.txt"], "absent.txt"),
+        (["-i", good, "--exclude_ids", tmp_path / "binary"], "one id a line"),
     ):
-        assert_user_error(run(SCRIPT, *flags), message)
-    finished = run(SCRIPT, "-i", good, *out)
-    assert finished.returncode == 0, finished.stderr
-    assert "perturbed" in finished.stdout
+        assert_user_error(run(SCRIPT, *flags, "-o", tmp_path / "o.jsonl"), message)
 
 
 def test_assertions_have_no_outputs_to_swap(tmp_path):
@@ -160,16 +140,3 @@ def test_assertions_have_no_outputs_to_swap(tmp_path):
     write_lines(problems, [square_problem(0, public_test_cases=tests), square_problem(1)])
     counts = asyncio.run(perturb(PerturbationSettings(problems, tmp_path / "o.jsonl"))).summary["problems"]
     assert (counts["read"], counts["perturbed"]) == (2, 1)
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
-def test_real_problems_are_perturbed_where_their_public_outputs_differ(tmp_path):
-    asyncio.run(perturb(PerturbationSettings(REAL, tmp_path / "o.jsonl")))
-    perturbed = {record["id"] for record in read_records(tmp_path / "o.jsonl")}
-    differing = {
-        problem.id
-        for problem in load_problems(REAL)
-        if len({output.strip() for output in problem.public_tests.outputs}) > 1
-    }
-    assert perturbed == differing
-    assert len(perturbed) == 14

@@ -9,6 +9,7 @@ from cobalt.problems.problem import Problem, TestSuite, load_problems
 from cobalt.stage.errors import UserError
 
 TESTS = json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["1", "4"]})
+CALLS = {"inputs": ["[1]\n"], "outputs": ["1"], "fn_name": "f"}
 RECORD = {"id": 0, "difficulty": "EASY", "question": "Square it.", "test_cases": TESTS}
 
 
@@ -33,17 +34,13 @@ def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
     assert problem.record["some_later_field"] == [1, 2]
 
 
-def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path):
-    [problem] = load_problems(write(tmp_path / "p.jsonl", RECORD))
-    assert len(problem.public_tests) == 0
-    assert problem.hidden_tests == problem.tests
-    assert problem.instruction is None
-
-
 @pytest.mark.parametrize("identifier", [0, "", -1, "a"])
-def test_zero_and_the_empty_string_are_ids(tmp_path, identifier):
+def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path, identifier):
     [problem] = load_problems(write(tmp_path / "p.jsonl", RECORD | {"id": identifier}))
-    assert problem.id == identifier
+    assert (problem.id, problem.instruction, len(problem.public_tests)) == (identifier, None, 0)
+    assert problem.hidden_tests == problem.tests
+    called = {"test_cases": CALLS, "public_test_cases": CALLS | {"inputs": [], "outputs": []}}
+    assert Problem.parse(RECORD | called).public_tests.fn_name == "f"
 
 
 @pytest.mark.parametrize(
@@ -85,18 +82,9 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path, line):
         load_problems(path)
 
 
-def test_a_suite_survives_its_wire_form():
-    suite = TestSuite(("a", "ü\n"), ("1", "2"))
-    assert TestSuite.parse(suite.to_json()) == suite
-    assert TestSuite.parse(suite.to_record()) == suite
-
-
 def test_a_problem_must_be_an_object():
     with pytest.raises(UserError, match="JSON object"):
         Problem.parse(["id"])
-
-
-CALLS = {"inputs": ["[1]\n"], "outputs": ["1"], "fn_name": "f"}
 
 
 @pytest.mark.parametrize("field", ["test_cases", "public_test_cases", "hidden_test_cases"])
@@ -133,11 +121,6 @@ def test_fields_without_values_are_missing(tmp_path, nothing):
     [split] = load_problems(tmp_path / "split.jsonl")
     assert (len(split.public_tests), len(split.hidden_tests)) == (1, 1)
     assert "NaN" not in (tmp_path / "split.jsonl").read_text()
-
-
-def test_an_empty_suite_keeps_the_function_that_it_names():
-    empty = CALLS | {"inputs": [], "outputs": []}
-    assert Problem.parse(RECORD | {"test_cases": CALLS, "public_test_cases": empty}).public_tests.fn_name == "f"
 
 
 def test_columns_that_only_some_rows_of_a_table_fill_are_missing_in_the_others(tmp_path):

@@ -2,14 +2,13 @@
 
 import gzip
 import json
-import random
 import subprocess
 import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from support import square_problem, write_lines
+from support import square_problem
 
 from cobalt.datasets.sources import local_rows
 from cobalt.problems.hub import hub_file, hub_rows
@@ -41,24 +40,6 @@ def test_unreachable_data_sets_name_the_file_to_give(tmp_path, monkeypatch):
         list(hub_rows("nobody/nothing", "train", "main", "give a file"))
     with pytest.raises(UserError, match=r"x\.jsonl.*nobody/nothing .*: give a file"):
         hub_file("nobody/nothing", "x.jsonl", "main", "give a file")
-
-
-@pytest.mark.parametrize("bytes_left", [0, 3, 100, 4000])
-def test_a_truncated_parquet_file_is_refused(tmp_path, bytes_left):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
-    path = tmp_path / "rows.parquet"
-    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
-    path.write_bytes(path.read_bytes()[:bytes_left] if bytes_left < 4000 else b"PAR1" + path.read_bytes()[8:])
-    with pytest.raises(UserError, match=r"rows\.parquet"):
-        list(local_rows(path))
-
-
-def test_json_lines_are_numbered(tmp_path):
-    path = write_lines(tmp_path / "rows.jsonl", ROWS)
-    assert [row for _, row in local_rows(path)] == ROWS
-    assert [where for where, _ in local_rows(path)][2] == f"{path}, line 3"
 
 
 def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):
@@ -103,24 +84,6 @@ def test_a_bad_row_is_named_in_every_form(tmp_path, name):
         load_problems(path)
 
 
-@pytest.mark.parametrize("content", [b"[1, 2]", b"[{]", b"[", b'[{"id": 1}, 2]'])
-def test_an_array_of_something_else_is_refused_in_one_sentence(tmp_path, content):
-    path = tmp_path / "a.json"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.json"):
-        list(read_rows(path))
-
-
-@pytest.mark.parametrize(
-    "content", [b"plain", gzip.compress(b'{"id": 1}\n' * 1000, mtime=0)[:30]], ids=["plain", "cut"]
-)
-def test_a_broken_gzip_file_is_refused_in_one_sentence(tmp_path, content):
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.jsonl\.gz"):
-        list(read_rows(path))
-
-
 def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
@@ -150,25 +113,23 @@ LINES = b'{"id": 1}\n{"id": 2}\n'
         ("r.jsonl", gzip.compress(LINES, mtime=0), "name.*gz"),
         ("r.gz", LINES, "gzip"),
         ("r.jsonl.gz", gzip.compress(gzip.compress(LINES, mtime=0), mtime=0), "gz"),
+        ("r.jsonl.gz", gzip.compress(LINES * 1000, mtime=0)[:30], ""),
         ("r.jsonl", b"PAR1" + b"\0" * 20, "name.*parquet"),
+        ("r.parquet", b"PAR1" + b"\0" * 20, ""),
+        ("r.parquet", b"", ""),
         ("r.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         ("r.jsonl", b"<!DOCTYPE html>\n", "download"),
         ("r.json", json.dumps({"id": 1}, indent=2).encode(), "one JSON object a line, or one array"),
         ("r.jsonl", b'"id"\n', "one JSON object a line, or one array"),
+        *(("r.json", content, "") for content in (b"[1, 2]", b"[{]", b"[", b'[{"id": 1}, 2]')),
+        *(("r.jsonl", content, "cut off") for content in (b'{"id": "\xc3', b'{"id": 1}\n{"id": 2')),
     ],
 )
 def test_a_file_in_another_form_is_named_with_what_to_do(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf"{name}.*{says}") as caught:
         list(read_rows(tmp_path / name))
-    assert "cut off" not in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b'{"id": "\xc3', b'{"id": 1}\n{"id": 2'])
-def test_a_file_that_is_cut_off_is_called_so_also_in_the_middle_of_a_character(tmp_path, content):
-    (tmp_path / "r.jsonl").write_bytes(content)
-    with pytest.raises(UserError, match="cut off"):
-        list(read_rows(tmp_path / "r.jsonl"))
+    assert says in ("", "cut off") or "cut off" not in str(caught.value)
 
 
 def test_integers_beyond_pythons_limit_and_numbers_that_json_lacks_come_back_as_json(tmp_path):
@@ -279,27 +240,6 @@ def test_a_row_of_a_parquet_file_that_is_too_large_is_refused(tmp_path, monkeypa
     assert next(rows) == ("row 1", {"id": "a"})
     with pytest.raises(UserError, match=r"wide\.parquet, row 2"):
         next(rows)
-
-
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-def test_a_parquet_file_with_any_damage_is_read_or_refused_in_one_sentence(tmp_path, compression):
-    pytest.importorskip("pyarrow")
-    import pyarrow
-
-    path = write_parquet(tmp_path / "flipped.parquet", pyarrow.Table.from_pylist(ROWS), compression=compression)
-    whole, refused = path.read_bytes(), 0
-    rng = random.Random(3)
-    for _ in range(20):
-        damaged = bytearray(whole)
-        for _ in range(rng.choice([1, 2, 20])):
-            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        path.write_bytes(damaged[: rng.choice([len(whole), len(whole), rng.randrange(len(whole))])])
-        try:
-            list(read_rows(path))
-        except UserError as error:
-            refused += 1
-            assert str(path) in str(error) and "\n" not in str(error)
-    assert refused > 5
 
 
 def test_a_file_may_shrink_as_text_does(tmp_path):

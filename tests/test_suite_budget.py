@@ -37,6 +37,7 @@ def test_cpu_time_does_not_count_as_waiting():
 
 def test_there_is_a_budget_of_waiting_by_default_and_it_can_be_switched_off():
     assert JudgeSettings().suite_wall_seconds == 60
+    assert [JudgeSettings(suite_seconds=limit).decisive()["suite_seconds"] for limit in (None, 27)] == [None, 27]
     assert set(kinds(WAIT, suite_wall_seconds=None, concurrency=2)) == {VerdictKind.PASSED}
 
 
@@ -60,8 +61,3 @@ def test_a_suite_that_takes_too_long_four_tests_at_a_time_passes_no_test(tests, 
 
 def test_cpu_time_counts_towards_the_time_of_a_suite():
     assert set(kinds(COMPUTE, suite_seconds=0.7, concurrency=2)) == {VerdictKind.NOT_RUN}  # three rounds of 0.3 s
-
-
-def test_there_is_no_limit_on_a_suites_time_by_default_and_it_is_part_of_what_decides_a_verdict():
-    assert JudgeSettings().decisive()["suite_seconds"] is None
-    assert JudgeSettings(suite_seconds=27).decisive()["suite_seconds"] == 27

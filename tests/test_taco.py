@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,19 +22,15 @@ from cobalt.datasets.taco import (
     read_row,
     taco,
 )
-from cobalt.episode import extract_code
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
-from cobalt.stage.records import read_records
-from cobalt.stage.rows import read_rows
 
 STATEMENT = "Read a number from the input and print its square. " * 3
 SQUARE = "print(int(input()) ** 2)"
 WRONG = "print(int(input()) * 2)"
 SCRIPT = "preproc/preproc_taco.py"
-REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "taco5_recorded.jsonl"
 
 
 def row(identifier=1, *, tests=10, **fields):
@@ -241,26 +236,11 @@ def prepare(settings, judge=None):
 def test_rows_are_kept_or_dropped_as_their_solutions_are_judged(prepared):
     _, settings, summary = prepared
     counts = {name.removeprefix("dropped: "): count for name, count in summary["rows"].items() if count}
-    assert counts == {
-        "read": 12,
-        Rule.UNSOLVED.value: 2,
-        Rule.FEW_TESTS.value: 1,
-        Rule.DUPLICATE.value: 1,
-        "kept": 8,
-        "of them called functions": 5,
-    }
+    dropped = {Rule.UNSOLVED.value: 2, Rule.FEW_TESTS.value: 1, Rule.DUPLICATE.value: 1}
+    assert counts == {"read": 12} | dropped | {"kept": 8, "of them called functions": 5}
     kept = load_problems(settings.output_dir / "train.jsonl") + load_problems(settings.output_dir / "dev.jsonl")
-    assert {problem.id for problem in kept} == {
-        "plain",
-        "long",
-        "lines",
-        "bare",
-        "wrapped",
-        "meant",
-        "leetcode",
-        "values",
-    }
     outputs = {problem.id: problem.tests.outputs[1] for problem in kept}
+    assert outputs.keys() == {"plain", "long", "lines", "bare", "wrapped", "meant", "leetcode", "values"}
     assert outputs["lines"] == "2\n1"
     assert outputs["wrapped"] == "3"
     assert outputs["meant"] == "[3]"
@@ -288,98 +268,22 @@ def test_the_output_has_the_schema_of_taco_cobalt(prepared):
             assert problem.tests.fn_name == problem.public_tests.fn_name == problem.hidden_tests.fn_name
             if problem.id == "bare":
                 assert problem.question.endswith("Starter code:\n```python\ndef add(p):\n```")
-    manifest = json.loads((settings.output_dir / "train.run.json").read_text())
-    assert manifest["summary"] == summary
 
 
-@pytest.mark.sandbox
-def test_a_problem_of_the_output_is_judged_by_calling_its_function(prepared):
-    _, settings, _ = prepared
-    kept = load_problems(settings.output_dir / "train.jsonl") + load_problems(settings.output_dir / "dev.jsonl")
-    [suite] = [problem.hidden_tests for problem in kept if problem.id == "bare"]
+class RightJudge:
+    """Accepts every program."""
 
-    async def both():
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            right = await judge.judge("def add(p):\n    return p[0] + p[1]", suite)
-            return right, await judge.judge("def add(p):\n    print(sum(p))", suite)
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        result = ExecResult.no_code(len(suite))
+        return type(result)([True] * len(suite), [""] * len(suite), result.verdicts, "strip", True, 0.0, 0.0)
 
-    right, wrong = asyncio.run(both())
-    assert right.all_passed
-    assert not any(wrong.passing)
-
-
-@pytest.mark.sandbox
-def test_the_same_command_gives_the_same_bytes_and_a_finished_run_judges_nothing(prepared, tmp_path):
-    source, settings, summary = prepared
-    before = {path.name: path.read_bytes() for path in settings.output_dir.glob("*.jsonl")}
-    assert prepare(settings, NoJudge()) == summary
-    assert {path.name: path.read_bytes() for path in settings.output_dir.glob("*.jsonl")} == before
-    prepare(TacoSettings(tmp_path / "again", source, dev_size=2))
-    assert {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.jsonl")} == before
-
-
-class NamedJudge:
     async def describe(self):
         return JudgeSettings(concurrency=1, cpu_seconds=1.0).decisive()
 
 
-class NoJudge(NamedJudge):
+class NoJudge(RightJudge):
     async def judge(self, code, suite, *, stop_at_first_failure=False):
         raise AssertionError("nothing is left to judge")
-
-
-class Killed(BaseException):
-    """Ends a run with an exception that the run does not handle."""
-
-
-class RightJudge(NamedJudge):
-    """Accepts every program, after some failures of its own, unless it is one on which it always fails."""
-
-    def __init__(self, *, failures=0, stop_after=None, fails_on=None):
-        self.judged = 0
-        self.fails_on = fails_on
-        self.failures = failures
-        self.stop_after = stop_after
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        self.judged += 1
-        if self.failures or code == self.fails_on:
-            self.failures = max(0, self.failures - 1)
-            raise InfrastructureError("the sandbox broke")
-        if self.stop_after is not None and self.judged > self.stop_after:
-            raise Killed
-        result = ExecResult.no_code(len(suite))
-        return type(result)([True] * len(suite), [""] * len(suite), result.verdicts, "strip", True, 0.0, 0.0)
-
-
-def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been_killed(tmp_path):
-    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(20)])
-    whole = TacoSettings(tmp_path / "whole", source, dev_size=5)
-    prepare(whole, RightJudge())
-    killed = TacoSettings(tmp_path / "killed", source, dev_size=5)
-    with pytest.raises(Killed):
-        prepare(killed, RightJudge(stop_after=7))
-    rows_file = killed.output_dir / "rows.jsonl"
-    assert not (killed.output_dir / "train.jsonl").exists()
-    finished = rows_file.read_bytes()
-    assert 0 < finished.count(b"\n") <= 7
-    rows_file.write_bytes(finished + b'{"id": 19, "prob')
-    judge = RightJudge()
-    prepare(killed, judge)
-    assert judge.judged == 20 - finished.count(b"\n")
-    for name in ("rows", "train", "dev"):
-        assert (killed.output_dir / f"{name}.jsonl").read_bytes() == (whole.output_dir / f"{name}.jsonl").read_bytes()
-
-
-def test_failures_of_the_judge_are_retried_and_never_drop_a_row(tmp_path):
-    source = write_lines(tmp_path / "taco.jsonl", [row(0, solutions=["lost"]), *map(row, range(1, 3))])
-    settings = TacoSettings(tmp_path / "out", source, dev_size=1)
-    outcome = asyncio.run(taco(settings, RightJudge(fails_on="lost")))
-    assert (outcome.failed, outcome.next) == (1, None)
-    assert [record["id"] for record in read_records(settings.output_dir / "rows.errors.jsonl")] == [0]
-    assert not (settings.output_dir / "train.jsonl").exists()
-    assert prepare(settings, RightJudge(failures=2))["rows"]["kept"] == 3
-    assert not (settings.output_dir / "rows.errors.jsonl").exists()
 
 
 def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
@@ -444,19 +348,6 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
     assert summary["public tests"]["by recorded attempts"] == 1
 
 
-def test_a_damaged_file_is_named_before_anything_is_judged_and_once_corrected_the_same_command_goes_on(tmp_path):
-    rows = [row(number) for number in range(4)]
-    source = write_lines(tmp_path / "taco.jsonl", rows)
-    whole = source.read_text()
-    source.write_text(whole[:-20])
-    settings = TacoSettings(tmp_path / "out", source, dev_size=1)
-    with pytest.raises(UserError, match=r"taco\.jsonl, line 4: "):
-        prepare(settings, NoJudge())
-    assert not list((tmp_path / "out").glob("*.jsonl"))
-    source.write_text(whole)
-    assert prepare(settings, RightJudge())["rows"]["kept"] == 4
-
-
 def test_rows_and_tests_left_out_are_counted_by_reason_with_their_first_ids(tmp_path):
     bad = [{"question": None}, {"solutions": [1]}]
     unreadable = [{"input_output": None}, {"input_output": float("nan")}, {"input_output": "["}]
@@ -476,39 +367,6 @@ def test_rows_and_tests_left_out_are_counted_by_reason_with_their_first_ids(tmp_
     tests = len(json.loads(row(0)["input_output"])["inputs"])
     assert summary["tests"] == {"left out: tests over max_tests": 2 * (tests - 8)}
     assert read_summary(tmp_path / "out" / "train.jsonl") == summary
-
-
-NUMBERED = [[{str(n): n}, [{"7": n}]] for n in range(9)]
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize("key", ["str", "int"])
-def test_keys_that_are_whole_numbers_are_read_as_the_recorded_solutions_need_them(tmp_path, key):
-    solution = f"def f(d, rows):\n    [k], [row] = d, rows\n    return {{{key}(7): (d[{key}(k)], row[{key}(7)])}}"
-    outputs = [{"7": [n, n]} for n in range(9)]
-    source = write_lines(tmp_path / "taco.jsonl", [function_row(n, "f", NUMBERED, outputs, [solution]) for n in "ab"])
-
-    async def judged():
-        async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-            settings = TacoSettings(tmp_path / "out", source, dev_size=1)
-            summary = (await taco(settings, judge)).summary
-            [problem] = load_problems(settings.output_dir / "train.jsonl")
-            return summary, await judge.judge(solution, problem.tests)
-
-    summary, result = asyncio.run(judged())
-    assert (summary["rows"]["kept"], result.all_passed) == (2, True)
-
-
-@pytest.mark.parametrize("function_tests", ["call", "paper"])
-def test_integers_beyond_pythons_limit_are_tests_like_others(function_tests):
-    long = "8" * 5000
-    tests = f'{{"fn_name": "f", "inputs": {[[int(n)] for n in "12345678"]}, "outputs": [[{long}]'.replace(
-        "[8]", f"[{long}]"
-    )
-    tests += ", [1]" * 7 + "]}"
-    candidate = read_row(row() | {"input_output": tests}, TacoSettings(function_tests=function_tests))
-    assert long in candidate.readings[0].inputs[7]
-    assert long in candidate.readings[0].outputs[0]
 
 
 @pytest.mark.sandbox
@@ -533,45 +391,19 @@ def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
 # What users do wrong
 
 
-def test_parquet_and_json_lines_give_the_same(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
-    rows = [row(number, solutions=[SQUARE, "x"]) for number in range(40)]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "taco.parquet")
-    write_lines(tmp_path / "taco.jsonl", rows)
-    for kind in ("jsonl", "parquet"):
-        prepare(TacoSettings(tmp_path / kind, tmp_path / f"taco.{kind}", dev_size=5), RightJudge())
-    for name in ("rows", "train", "dev"):
-        assert (tmp_path / "jsonl" / f"{name}.jsonl").read_bytes() == (
-            tmp_path / "parquet" / f"{name}.jsonl"
-        ).read_bytes()
-
-
 @pytest.mark.sandbox
 def test_bad_input_gets_one_sentence(tmp_path):
     good = write_lines(tmp_path / "good.jsonl", [row(number) for number in range(3)])
-    truncated = tmp_path / "truncated.jsonl"
-    truncated.write_bytes(good.read_bytes()[:-20])
-    parquet = tmp_path / "bad.parquet"
-    parquet.write_bytes(b"PAR1 and nothing more")
     other = write_lines(tmp_path / "other.jsonl", [{"id": 1, "question": "q"}])
-    out = ["-o", tmp_path / "out"]
-    for flags, message in (
-        (["-i", tmp_path / "absent.jsonl"], "cannot read"),
-        (["-i", tmp_path / "absent.parquet"], "cannot read"),
-        (["-i", tmp_path], "cannot read"),
-        (["-i", tmp_path / "taco.csv"], "cannot read"),
-        (["-i", truncated], "line 3: not valid JSON"),
-        (["-i", parquet], "not a whole Parquet file"),
-        (["-i", other], "line 1: field 'solutions' is missing"),
-        (["-i", truncated, "--public_tests", "8"], "some must stay hidden"),
-        (["-i", truncated, "--prompts", "none-such"], "no prompt set"),
-        (["-i", truncated, "-o", "/proc/nothing"], "cannot write"),
-    ):
-        assert_user_error(run(SCRIPT, *out, *flags), message)
-        for left in (tmp_path / "out").glob("*"):
-            left.unlink()
+    mistakes = (
+        (["-i", tmp_path / "taco.csv"], "taco.csv"),
+        (["-i", other], "line 1: field 'solutions'"),
+        (["-i", good, "--public_tests", "8"], "public_tests"),
+        (["-i", good, "--prompts", "none-such"], "none-such"),
+        (["-i", good], "3 problems are left"),
+    )
+    for number, (flags, message) in enumerate(mistakes):
+        assert_user_error(run(SCRIPT, "-o", tmp_path / str(number), *flags), message)
 
 
 @pytest.mark.sandbox
@@ -579,44 +411,3 @@ def test_bad_input_gets_one_sentence(tmp_path):
 def test_without_a_network_the_message_says_which_file_to_give(tmp_path):
     finished = run(SCRIPT, "-o", tmp_path / "out", HF_HUB_OFFLINE="1")
     assert_user_error(finished, "by --input_file")
-
-
-@pytest.mark.sandbox
-def test_the_script_prints_its_table_and_refuses_other_settings_in_the_same_folder(tmp_path):
-    source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(3)])
-    flags = ["-i", source, "-o", tmp_path / "out"]
-    assert_user_error(run(SCRIPT, *flags), "3 problems are left")
-    finished = run(SCRIPT, *flags, "--dev_size", "1")
-    assert finished.returncode == 0, finished.stderr
-    assert "dropped: fewer than 8 tests" in finished.stdout
-    assert_user_error(run(SCRIPT, *flags, "--dev_size", "2"), "dev_size was 1, now 2")
-    assert_user_error(run(SCRIPT, *flags, "--dev_size", "1", "--seed", "7"), "seed was 42, now 7")
-
-
-@pytest.mark.sandbox
-@pytest.mark.skipif(not REAL.exists(), reason="no shared data here")
-def test_real_problems_are_kept_by_programs_that_another_judge_accepted(tmp_path):
-    rows, accepted = [], set()
-    for _, record in read_rows(REAL):
-        program = extract_code(record["recorded_response"])
-        rows.append(
-            row(record["id"], question=record["question"], input_output=record["test_cases"], solutions=[program])
-        )
-        if record["recorded_all_tests_pass"]:
-            accepted.add(record["id"])
-    prepare(TacoSettings(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=0, max_tests=100))
-    kept = load_problems(tmp_path / "out" / "train.jsonl")
-    assert {problem.id for problem in kept} == accepted
-    assert all(len(problem.hidden_tests) == len(problem.tests) - 4 for problem in kept)
-
-
-@pytest.mark.parametrize("bug", [TypeError, KeyError, AttributeError, ValueError])
-def test_a_bug_in_a_reader_is_a_crash_and_not_a_dropped_row(bug, monkeypatch):
-    def broken(inputs, outputs):
-        raise bug("planted")
-
-    source = row()
-    assert isinstance(read_row(source, TacoSettings()), Candidate)
-    monkeypatch.setattr("cobalt.datasets.taco.text_readings", broken)
-    with pytest.raises(bug):
-        read_row(source, TacoSettings())

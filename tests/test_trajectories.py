@@ -12,7 +12,6 @@ from support import square_problem, trajectory_record, write_lines
 from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.pocket.tokenizer import learn_tokenizer
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.scores import read_scored
 from cobalt.selection.segmentation import context
@@ -129,16 +128,6 @@ def test_prompts_are_measured_as_the_tokenizer_itself_measures_them(policy):
     assert PromptTokenCounter(policy).count([]) == []
 
 
-async def test_the_seed_decides_the_order(tmp_path, policy):
-    records = [trajectory_record(i, [[WRONG, HALF, RIGHT], [HALF, WRONG, RIGHT]]) for i in range(12)]
-    _, rows = await process(tmp_path, policy, records)
-    (tmp_path / "prompts.jsonl").unlink()
-    _, others = await process(tmp_path, policy, records, seed=43)
-    assert others != rows
-    assert sorted(row["id"] for row in others) == sorted(row["id"] for row in rows)
-    assert [row["problem_id"] for row in rows] != sorted(row["problem_id"] for row in rows)
-
-
 def authors_file(record, *, sample_first):
     """A record as the authors release it: without verdicts and finish reasons, its axes known by lengths alone."""
     record = {name: value for name, value in record.items() if name not in ("hidden_verdicts", "finish_reasons")}
@@ -221,16 +210,19 @@ async def test_perturbed_copies_end_with_the_impossible_feedback_and_keep_the_tr
 
 
 @pytest.mark.sandbox
-async def test_the_ratio_counts_partial_trajectories_and_the_seed_chooses_them(tmp_path, policy):
-    chosen = []
+async def test_the_ratio_counts_partial_trajectories_and_the_seed_chooses_them_and_the_order(tmp_path, policy):
+    chosen, order = [], []
+    records = [perturbed_record(identifier, SOLVE) for identifier in range(8)]
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        for attempt in ("a", "b"):
-            (tmp_path / attempt).mkdir()
-            records = [perturbed_record(identifier, SOLVE) for identifier in range(4)]
-            _, rows = await process(tmp_path / attempt, policy, records, judge, perturbed_ratio=0.25)
-            chosen.append([row["id"] for row in rows if row["perturbed"]])
-    assert len(chosen[0]) == 3  # of 4 x 3 partial trajectories
-    assert chosen[0] == chosen[1]
+        for attempt, seed in enumerate((1, 1, 2)):
+            (tmp_path / str(attempt)).mkdir()
+            _, rows = await process(tmp_path / str(attempt), policy, records, judge, perturbed_ratio=0.25, seed=seed)
+            chosen.append({row["id"] for row in rows if row["perturbed"]})
+            order.append([row["id"] for row in rows if not row["perturbed"]])
+    assert len(chosen[0]) == 6  # of 8 x 3 partial trajectories
+    assert chosen[0] == chosen[1] != chosen[2]
+    assert order[0] == order[1] != order[2]
+    assert sorted(order[0]) == sorted(order[2])
 
 
 @pytest.mark.sandbox
@@ -295,12 +287,9 @@ async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, m
         await process(tmp_path, policy, [trajectory_record(0, [[WRONG, WRONG, RIGHT]])], **settings)
 
 
-def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path):
-    tokenizer = learn_tokenizer(["a"], vocabulary=300)
-    tokenizer.chat_template = None
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="has no chat template"):
-        PromptTokenCounter(str(tmp_path))
+def test_a_chat_template_that_refuses_a_message_is_named(policy):
+    with pytest.raises(UserError, match="the chat template of .* role 'tool'"):
+        PromptTokenCounter(policy).count([[{"role": "tool", "content": ""}]])
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-folder", "./no-such-folder", "no/such/folder"])
@@ -310,9 +299,20 @@ def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, nam
         PromptTokenCounter(name)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"type": "no such"}}', None])
-def test_a_broken_tokenizer_and_one_without_a_vocabulary_are_refused(tmp_path, policy, content):
+BROKEN = [
+    *(
+        ("tokenizer.json", content, "cannot load the tokenizer")
+        for content in ("{}", "[]", '{"model": {"type": "no such"}}')
+    ),
+    ("tokenizer.json", None, "cannot load the tokenizer"),
+    ("chat_template.jinja", None, "has no chat template"),
+    *(("chat_template.jinja", template, "chat template") for template in ("{{ messages + 1 }}", "{{ 1 / 0 }}")),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "says"), BROKEN)
+def test_a_broken_tokenizer_or_chat_template_is_named(tmp_path, policy, file, content, says):
     folder = Path(shutil.copytree(policy, tmp_path / "policy"))
-    (folder / "tokenizer.json").unlink() if content is None else (folder / "tokenizer.json").write_text(content)
-    with pytest.raises(UserError, match="cannot load the tokenizer"):
-        PromptTokenCounter(str(folder))
+    (folder / file).unlink() if content is None else (folder / file).write_text(content)
+    with pytest.raises(UserError, match=says):
+        PromptTokenCounter(str(folder)).count([[{"role": "user", "content": "a"}]])

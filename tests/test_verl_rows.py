@@ -73,17 +73,9 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     ]
     assert rows[1]["prompt"][1]["content"] == "Mine."
     assert json.loads(rows[0]["reward_model"]["ground_truth"]) == json.loads(square_problem(0)["test_cases"])
-    assert rows[1]["extra_info"] == {
-        "index": 1,
-        "split": "train",
-        "id": "1",
-        "problem_id": "1",
-        "sample": None,
-        "turn": 0,
-        "prev_best_pass_rate": 0.0,
-        "perturbed": False,
-        "difficulty": "EASY",
-    }
+    first_turn = {"sample": None, "turn": 0, "prev_best_pass_rate": 0.0, "perturbed": False}
+    named = {"index": 1, "split": "train", "id": "1", "problem_id": "1", "difficulty": "EASY"}
+    assert rows[1]["extra_info"] == named | first_turn
     assert summary["train"]["rows"] == 2
     manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
     assert manifest["summary"] == {"train": summary["train"]}
@@ -143,13 +135,11 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
 
 def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
     train = [square_problem(0, instruction="a"), square_problem(1, instruction="a b c d e f g h" * 20)]
-    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")])
-    counter = PromptTokenCounter(policy)
-    limit = counter.count(
-        [[{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]]
-    )[0]
-    run = dataclasses.replace(run, max_prompt_length=limit)
-    summary = convert_single_turn(run).summary
+    messages = [{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]
+    [limit] = PromptTokenCounter(policy).count([messages])
+    summary = convert_single_turn(
+        single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")], limit)
+    ).summary
     assert summary["train"] == {
         "prompts read": 2,
         "dropped: over max_prompt_length": 1,
@@ -216,6 +206,7 @@ PROMPT = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (square_problem(1), "give the result of process_multi_turn_taco.py"),
         ({"test_cases": "["}, "not valid JSON"),
         ({"test_cases": {"inputs": [], "outputs": []}}, "the test suite is empty"),
         ({"prompt": [{"role": "assistant", "content": "a"}]}, "'prompt"),
@@ -227,14 +218,10 @@ PROMPT = {
     ],
 )
 def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, change, message):
-    files = [write_lines(tmp_path / "t.jsonl", [PROMPT | change]), write_lines(tmp_path / "v.jsonl", [PROMPT])]
+    files = [
+        write_lines(tmp_path / "t.jsonl", [change if "question" in change else PROMPT | change]),
+        write_lines(tmp_path / "v.jsonl", [PROMPT]),
+    ]
     run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
     with pytest.raises(UserError, match=message):
-        convert_multi_turn(run)
-
-
-def test_problems_are_refused_where_contextual_prompts_are_expected(tmp_path, policy):
-    files = [write_lines(tmp_path / f"{number}.jsonl", [square_problem(number)]) for number in (1, 2)]
-    run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
-    with pytest.raises(UserError, match="give the result of process_multi_turn_taco.py"):
         convert_multi_turn(run)

