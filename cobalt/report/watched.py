@@ -27,11 +27,6 @@ _STAGES = {"train": "online", "offline": "offline"}
 _PHASES = ("update_actor", "ref", "save_checkpoint")
 
 
-def _first(*names: str) -> Callable[[_Metrics], float | None]:
-    """The first of these metrics that a step has."""
-    return lambda metrics: next((metrics[name] for name in names if name in metrics), None)
-
-
 def _seconds(metrics: _Metrics, whole: str, *parts: str) -> float | None:
     """Seconds of a timed phase without those of its parts; None where it was not timed."""
     of_parts = sum(metrics.get(f"timing_s/{part}", 0.0) for part in parts)
@@ -43,7 +38,7 @@ _FIGURES: dict[tuple[str, str], dict[str, str | Callable[[_Metrics], float | Non
     ("Solved", "share"): {
         "samples that pass all tests": "reward/acc",
         "validation": validation_solved,
-        "groups of equal rewards": _first("reward/equal_groups", "training/equal_groups"),
+        "groups of equal rewards": "reward/equal_groups",
     },
     ("Log-probability of validation responses", "nats a token"): {
         "accepted": "validation/accepted_log_prob",
