@@ -100,6 +100,7 @@ def run_trainer(
         failure = output / "failure.txt"
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
+        logger.info("to watch it: cobalt watch %s", shlex.quote(str(output)))
         with trainer(output, start) as (program, variables):
             command = [sys.executable, "-m", *program]
             code = watch(command, os.environ | dict(variables), output, settings.hang_limit)
