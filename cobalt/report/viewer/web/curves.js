@@ -24,7 +24,7 @@ function rangeOf(curves, stacked) {
   if (high < 0 && -high < 2 * (high - low)) high = 0;
   if (low === high) [low, high] = [Math.min(0, low), Math.max(0, high) || (low < 0 ? 0 : 1)];
   const step = niceSize((high - low) / 4);
-  return [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step, step];
+  return [Math.floor(low / step + 1e-3) * step, Math.ceil(high / step - 1e-3) * step, step];
 }
 
 // Curves on top of each other: the points that are drawn, [step, sum up to this curve, sum below it].
