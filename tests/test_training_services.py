@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, trajectory_record, write_lines
 
+from cobalt.report.rollouts import read_rollouts
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.verl_rows import (
     MultiTurnRowsSettings,
@@ -128,6 +129,8 @@ def test_training_steps_have_rewards_updates_and_validation(ft):
         check_step(parts)
     assert metrics[1]["actor/lr"] > 0
     assert 0 <= metrics[2]["val-core/pocket/acc/mean@1"] <= 1
+    groups = read_rollouts(ft, 1)
+    assert groups and all(abs(sum(s.rows[0].advantage for s in group.samples)) < 1e-3 for group in groups)
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(ft) not in listed, "training leaves no process"
 

@@ -15,29 +15,22 @@ from cobalt.stage.rows import read_rows
 
 
 class Response(BaseModel):
-    """What the policy wrote in one row of training.
+    """One row of training: its text, how many tokens of it the policy wrote, and the mean of the advantage over these.
 
-    Attributes:
-        prompt: What the policy saw; None in a sample's first row, whose prompt is that of the group.
-        text: The row's tokens after the prompt, with the marks of the chat template.
-        tokens: How many of them the policy wrote.
-        advantage: Mean of the advantage over these; None where there is none.
+    `prompt` is what the policy saw; None in a sample's first row, whose prompt is that of the group.
     """
 
     prompt: str | None = None
     text: str
     tokens: int
-    advantage: float | None
+    advantage: float | None = None
 
 
 class Sample(BaseModel):
-    """One sample: a response, or a trajectory of several.
+    """One sample, with a row for a response or several for a trajectory.
 
-    Attributes:
-        reward: What training maximises.
-        parts: The reward by part and the shares of verdicts (`cobalt_verl.scoring.score`); parts of 0 are left out.
-        feedback: The judge's feedback on the first test that failed; "" without one.
-        rows: At least one.
+    `parts` are those of the reward and the shares of verdicts (`cobalt_verl.scoring.score`), without zeros; `feedback`
+    is the judge's on the first test that failed, or "".
     """
 
     reward: float
@@ -49,7 +42,7 @@ class Sample(BaseModel):
 class Group(BaseModel):
     """The samples of one prompt."""
 
-    problem: str | int | None
+    problem: str
     prompt: str
     samples: list[Sample]
 

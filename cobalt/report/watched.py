@@ -24,57 +24,50 @@ _STAGES = {"train": "online", "offline": "offline"}
 """Kinds of training by the stage of the run's manifest."""
 
 
-def _response_length(metrics: _Metrics) -> float | None:
-    """The mean length of a response of a step of either trainer."""
-    responses = metrics.get("training/responses")  # offline
-    return metrics["training/response_tokens"] / responses if responses else metrics.get("response_length/mean")
-
-
 _PHASES = ("update_actor", "ref", "save_checkpoint")
 
 
-def _rest(metrics: _Metrics, whole: str, *parts: str) -> float | None:
+def _seconds(metrics: _Metrics, whole: str, *parts: str) -> float | None:
     """Seconds of a timed phase without those of its parts; None where it was not timed."""
     of_parts = sum(metrics.get(f"timing_s/{part}", 0.0) for part in parts)
     return metrics[f"timing_s/{whole}"] - of_parts if f"timing_s/{whole}" in metrics else None
 
 
-_FIGURES: tuple[tuple[str, str, dict[str, str | Callable[[_Metrics], float | None]]], ...] = (
-    ("Reward", "mean over samples", {"reward": REWARD}),
-    (
-        "Solved",
-        "share",
-        {
-            "samples that pass all tests": "reward/acc",
-            "validation": validation_solved,
-            "groups of equal rewards": lambda metrics: metrics.get(
-                "reward/equal_groups", metrics.get("training/equal_groups")
-            ),
-        },
-    ),
-    (
-        "Log-probability of validation responses",
-        "nats a token",
-        {"accepted": "validation/accepted_log_prob", "others": "validation/other_log_prob"},
-    ),
-    ("Response length", "tokens", {"mean": _response_length, "longest": "response_length/max"}),
-    ("KL to the starting policy", "nats a token", {"training": "actor/kl_loss", "validation": "validation/kl"}),
-    ("Gradient norm", "before clipping", {"gradient": "actor/grad_norm"}),
-    (
-        "Time of a step by phase",
-        "seconds",
-        {
-            # A step of offline training is its update.
-            "update": lambda metrics: metrics.get("timing_s/update_actor", _rest(metrics, "step", "gen", *_PHASES)),
-            "generate": lambda metrics: _rest(metrics, "gen", "reward_wait"),
-            "wait for the last verdicts": "timing_s/reward_wait",
-            "reference": "timing_s/ref",
-            "checkpoint": "timing_s/save_checkpoint",
-            "all else": lambda metrics: _rest(metrics, "step", "gen", *_PHASES) if "timing_s/gen" in metrics else None,
-            "validation": "timing_s/testing",
-        },
-    ),
-)
+_FIGURES: dict[tuple[str, str], dict[str, str | Callable[[_Metrics], float | None]]] = {
+    ("Reward", "mean over samples"): {"reward": REWARD},
+    ("Solved", "share"): {
+        "samples that pass all tests": "reward/acc",
+        "validation": validation_solved,
+        "groups of equal rewards": "reward/equal_groups",
+    },
+    ("Log-probability of validation responses", "nats a token"): {
+        "accepted": "validation/accepted_log_prob",
+        "others": "validation/other_log_prob",
+    },
+    ("Response length", "tokens"): {
+        "mean": lambda m: (
+            m["training/response_tokens"] / m["training/responses"]  # offline
+            if m.get("training/responses")
+            else m.get("response_length/mean")
+        ),
+        "longest": "response_length/max",
+    },
+    ("KL", "nats a token"): {
+        "to the starting policy": "actor/kl_loss",
+        "to the policy that sampled": "actor/ppo_kl",
+        "validation, to the starting policy": "validation/kl",
+    },
+    ("Gradient norm", "before clipping"): {"gradient": "actor/grad_norm"},
+    ("Time of a step by phase", "seconds"): {
+        "update": lambda m: _seconds(m, "update_actor" if "timing_s/gen" in m else "step"),  # all of an offline step
+        "generate": lambda m: _seconds(m, "gen", "reward_wait"),
+        "wait for the last verdicts": "timing_s/reward_wait",
+        "reference": "timing_s/ref",
+        "checkpoint": "timing_s/save_checkpoint",
+        "all else": lambda m: _seconds(m, "step", "gen", *_PHASES) if "timing_s/gen" in m else None,
+        "validation": "timing_s/testing",
+    },
+}
 """Title, unit and curves of each figure; a curve is a metric or is computed of them."""
 
 
@@ -109,7 +102,7 @@ def watched(run: Path) -> dict[str, Any]:
         "failure": failure.read_text(encoding="utf-8", errors="replace").strip() if failure.exists() else "",
         "finished": bool(steps) and model.exists() and model.stat().st_mtime >= (run / METRICS).stat().st_mtime,
         "changed": max(written, default=0.0),
-        "figures": [figure for title, unit, curves in _FIGURES if (figure := _figure(title, unit, curves, steps))],
+        "figures": [figure for names, curves in _FIGURES.items() if (figure := _figure(*names, curves, steps))],
         "recorded": recorded_steps(run),
     }
 

@@ -72,6 +72,7 @@ def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mappin
         start = run_folder.prepare(output, deciding, inputs, validates=validates)
         failure.unlink(missing_ok=True)
         logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
+        logger.info("to watch it: cobalt watch %s", shlex.quote(str(output)))
         with trainer(output, start) as (program, variables):
             command = [sys.executable, "-m", *program]
             code = watch(command, os.environ | dict(variables), output, settings.hang_limit)

@@ -5,6 +5,7 @@ A file is bounded: it has at most `MOST_GROUPS` prompts of the step, drawn at ra
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,16 +33,9 @@ def is_due(step: int, every: int) -> bool:
 
 
 def write_rollouts(run: Path, step: int, batch: KVBatchMeta, decode: Callable[[Any], str]) -> None:
-    """Write some prompts of a step that has its advantages, with all their samples.
+    """Write some prompts of a step that has its advantages, with all their samples, into a run's folder.
 
-    Args:
-        run: The run's folder.
-        step: Of the run, from 1.
-        batch: The step's rows in veRL's queue.
-        decode: The text of tokens, with the marks of the chat template.
-
-    Raises:
-        UserError: the file cannot be written.
+    `decode` gives the text of tokens, with the marks of the chat template. UserError: the file cannot be written.
     """
     real = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     drawn = sorted({prompt_of(key) for key in real})[:MOST_GROUPS]  # veRL names prompts at random
@@ -53,10 +47,9 @@ def write_rollouts(run: Path, step: int, batch: KVBatchMeta, decode: Callable[[A
         rows[prompt_of(key)][session_of(key)[0]].append(row)
     with replacing(rollout_file(run, step)) as file:
         for samples in rows.values():
-            first = next(iter(samples.values()))[0]
-            prompt, extra_info = first[0], first[5]
+            prompt, *_, extra_info = next(iter(samples.values()))[0]
             group = Group(
-                problem=extra_info.get("id"),
+                problem=str(extra_info.get("id", "")),
                 prompt=_cut(decode(prompt)),
                 samples=[_sample(sample, decode) for sample in samples.values()],
             )
@@ -70,18 +63,12 @@ def _sample(rows: list[Any], decode: Callable[[Any], str]) -> Sample:
     responses = []
     for index, (prompt, response, mask, advantages, *_) in enumerate(rows):
         written = advantages[mask.bool()]
-        responses.append(
-            Response(
-                prompt=_cut(decode(prompt)) if index else None,
-                text=_cut(decode(response)),
-                tokens=len(written),
-                advantage=float(written.mean()) if len(written) else None,
-            )
-        )
+        shown, mean = _cut(decode(prompt)) if index else None, float(written.mean())  # of no tokens: not a number
+        advantage = mean if math.isfinite(mean) else None
+        responses.append(Response(prompt=shown, text=_cut(decode(response)), tokens=len(written), advantage=advantage))
     values = {name: value for name, value in numbers(parts).items() if value and name != VERDICT_AT}
-    return Sample(
-        reward=values.get("score", 0.0), parts=values, feedback=_cut(parts.get(FEEDBACK) or ""), rows=responses
-    )
+    reward = values.get("score", values.get("acc", 0.0))  # a reward function of the user's own may return one number
+    return Sample(reward=reward, parts=values, feedback=_cut(str(parts.get(FEEDBACK, ""))), rows=responses)
 
 
 def _cut(text: str) -> str:

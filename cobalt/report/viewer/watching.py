@@ -1,8 +1,7 @@
 """The page of a training run (`cobalt.report.watched`): one file, or served on loopback, where it asks for what is new.
 
-The served page and its data lie below a path that only the printed address has, so that other users of the machine
-cannot read them, and are refused to pages of other sites (by the name of the host that a browser asks for). As in the
-viewer, only the page's own script runs.
+The served page and its data lie below a path that only the printed address has, so that other users of the machine and
+pages of other sites cannot read them. As in the viewer, only the page's own script runs.
 """
 
 import contextlib
@@ -24,7 +23,6 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_result_path
 
 _SCRIPTS = ("dom.js", "blocks.js", "figures.js", "curves.js", "rollouts.js", "watch.js")
-_HOSTS = ("127.0.0.1", "localhost")
 
 
 def write_watch(run: Path, output: Path) -> None:
@@ -70,36 +68,25 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         secret, _, name = self.path.removeprefix("/").partition("/")
-        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if host not in _HOSTS or not secrets.compare_digest(secret.encode(), self._secret.encode()):
+        step = re.fullmatch(r"rollouts-(\d{1,9})", name)
+        if not secrets.compare_digest(secret.encode(), self._secret.encode()) or (
+            name not in ("", "index") and not step
+        ):
             self.send_error(404)
             return
+        status, kind = 200, "application/json" if name else "text/html"
         try:
-            if name == "":
-                self._send(200, "text/html", _page(watched(self._run)["name"]))
-            elif name == "index":
-                self._send(200, "application/json", json.dumps(watched(self._run)))
-            elif match := re.fullmatch(r"rollouts-(\d{1,9})", name):
-                self._send(200, "application/json", json.dumps(_rollouts(self._run, int(match[1]))))
-            else:
-                self.send_error(404)
+            content = _rollouts(self._run, int(step[1])) if step else watched(self._run)
+            text = json.dumps(content) if name else _page(self._run.resolve().name)
         except UserError as error:  # the folder was removed or damaged meanwhile; the page shows the sentence
-            self._send(503, "text/plain", str(error))
-
-    def _send(self, status: int, kind: str, text: str) -> None:
-        body = text.encode("utf-8", "replace")
+            status, kind, text = 503, "text/plain", str(error)
         self.send_response(status)
-        for name, value in {
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(body)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Resource-Policy": "same-origin",
-        }.items():
-            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode("utf-8", "replace"))
 
     def log_message(self, *_: Any) -> None:
         """Nothing: the terminal keeps the address."""

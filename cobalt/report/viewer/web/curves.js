@@ -24,7 +24,7 @@ function rangeOf(curves, stacked) {
   if (high < 0 && -high < 2 * (high - low)) high = 0;
   if (low === high) [low, high] = [Math.min(0, low), Math.max(0, high) || (low < 0 ? 0 : 1)];
   const step = niceSize((high - low) / 4);
-  return [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step, step];
+  return [Math.floor(low / step + 1e-3) * step, Math.ceil(high / step - 1e-3) * step, step];
 }
 
 // Curves on top of each other: the points that are drawn, [step, sum up to this curve, sum below it].
@@ -55,10 +55,10 @@ function drawFigure({ title, unit, stacked, curves: given }, steps, showers, sho
     nodes.push(label(x(step), bottom + 15, step.toLocaleString("en")));
   }
   nodes.push(label((left + width - right) / 2, height - 5, "step"));
-  const half = Math.max(0.4, (0.45 * (width - left - right)) / (last - first + 1));
+  const half = Math.max(0.4, ((last - first < 60 ? 0.45 : 0.5) * (width - left - right)) / (last - first + 1));
   const bar = ([step, value, below]) => `M${(x(step) - half).toFixed(1)} ${y(below).toFixed(1)}V${y(value).toFixed(1)}h${2 * half}V${y(below).toFixed(1)}Z`;
   const rows = curves.map(({ name, points, drawn }, place) => {
-    nodes.push(makeSvg("path", stacked ? { class: `area series-${place}`, d: drawn.map(bar).join("") } : { class: `line series-${place}`,
+    nodes.push(makeSvg("path", stacked ? { class: `area series-${place}`, d: drawn.map(bar).join("") } : { class: `line series-${place}${points.length > 150 ? " dense" : ""}`,
       d: `M${drawn.map(([step, value]) => `${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}` }));
     if (!stacked && points.length <= 40) {
       for (const [step, value] of points) nodes.push(makeSvg("circle", { class: `dot series-${place}`, cx: x(step), cy: y(value), r: 2.4 }));

@@ -19,7 +19,7 @@ function drawGroups(groups, order) {
     const rewards = group.samples.map((sample) => sample.reward);
     const [low, high] = [Math.min(...rewards), Math.max(...rewards)];
     const solved = group.samples.filter(({ parts }) => parts.acc === 1).length;
-    return lazyDetails({ class: "group" }, [make("b", {}, `problem ${group.problem ?? "without id"}`),
+    return lazyDetails({ class: "group" }, [make("b", {}, `problem ${group.problem || "without id"}`),
       make("span", {}, `mean reward ${reward(group.mean)}`),
       make("span", {}, low === high ? "all equal: GRPO learns nothing" : `${reward(low)} to ${reward(high)}`),
       make("span", solved > 0 ? { class: "solved-sample" } : {}, `${solved} of ${group.samples.length} solved`)],
