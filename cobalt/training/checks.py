@@ -286,8 +286,8 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
         return None
     errors += template_errors(config, counter)
     asked = data.max_prompt_length + data.max_response_length
-    if trains_on_cpu(config) and (error := attention_error(path, asked)):
-        errors.append(error)
+    if trains_on_cpu(config) and (unlike := attention_error(path, asked)):
+        errors.append(unlike)
     positions = getattr(settings, "max_position_embeddings", None)  # some architectures have no limit
     length = min(positions or 2**62, config.actor_rollout_ref.rollout.max_model_len or 2**62)
     if asked > length:

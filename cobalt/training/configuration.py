@@ -206,7 +206,7 @@ def _reads_at_once(config: Any) -> bool:
     """Whether vLLM reads the longest prompt that the model takes in one batch, as it must without chunks."""
     rollout, path = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
     try:
-        return (context_of(path) or 0) <= rollout.max_num_batched_tokens
+        return (context_of(path) or 0) <= int(rollout.max_num_batched_tokens)
     except UserError:
         return True
 
