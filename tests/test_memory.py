@@ -6,7 +6,9 @@ import subprocess
 import sys
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from support import ROOT
 
@@ -70,6 +72,7 @@ def by_name(config, **given):
 PROGRAM = """
 import re, sys
 from pathlib import Path
+from types import SimpleNamespace
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -190,14 +193,14 @@ def test_a_plan_gives_way_to_what_is_set_to_longer_samples_and_to_less_memory_of
     long = online(models / "0.5B", "data.max_prompt_length=60000", "cobalt.gpu_memory_gib=24", scale="gpu-1")
     assert long.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 62048
     monkeypatch.setattr(machine, "visible_gpus", lambda: [80 * GIB])
-    monkeypatch.setattr(machine, "_host_memory", lambda: 96 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=96 * GIB))
     here = online(models / "8B", scale="gpu-1")
     assert here.actor_rollout_ref.model.lora_rank == 32
 
 
 def test_on_a_cpu_micro_batches_become_smaller_with_the_memory(models, monkeypatch):
     for size, samples in ((64, 2), (12, 1)):
-        monkeypatch.setattr(machine, "_host_memory", lambda size=size: size * GIB)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda size=size: SimpleNamespace(total=size * GIB))
         actor = online(models / "0.5B", scale="cpu").actor_rollout_ref.actor
         assert actor.ppo_micro_batch_size_per_gpu == samples
 
