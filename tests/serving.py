@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from support import ROOT
+from support import ROOT, descendants
 
 
 @contextlib.asynccontextmanager
@@ -132,11 +133,15 @@ SIGNALS = ["SIGINT to the group", "SIGTERM to the process", "SIGKILL to the proc
 
 
 class Command:
-    """A program in a session of its own; every process that it starts has `mark` in its environment or its session."""
+    """A program in a session of its own.
+
+    Its processes have `mark` in their environment or are of its session; but sandboxes, which were below it once.
+    """
 
     def __init__(self, folder, *words, program=COBALT, **environment):
         self.mark = f"COBALT_TEST_MARK={folder}"
         self.messages = folder / "messages"
+        self._below = set()
         outside = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run"), "COBALT_TEST_MARK": str(folder)} | environment
         with self.messages.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -146,7 +151,12 @@ class Command:
 
     def processes(self):
         """The processes that belong to the command, by id, with their command lines."""
+        self._below.update(map(psutil.Process, descendants(self.process.pid)))
         found = {}
+        for process in self._below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    found[process.pid] = " ".join(process.cmdline())
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
@@ -165,6 +175,7 @@ class Command:
     def end(self, how):
         """Send a signal; returns the exit code and the lines that the command wrote from then on."""
         before = self.messages.stat().st_size
+        self.processes()  # which then are known, whatever becomes of the command
         if how == SIGNALS[0]:
             os.killpg(self.process.pid, signal.SIGINT)
         else:

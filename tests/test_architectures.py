@@ -175,3 +175,18 @@ def test_a_folder_without_a_usable_model_ends_each_command_with_one_sentence_bef
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
     assert (code, len(lines), started) == (2, 1, False), error
     assert named in lines[0] and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", {"model": "x"}),
+        ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}),
+        ("tokenizer.json", {"added_tokens": [{"content": "a"}]}),
+        ("config.json", {"text_config": "x"}),
+    ],
+)
+def test_files_of_another_form_are_left_to_those_who_load_the_model(tmp_path, name, content):
+    save_architecture(tmp_path, "smollm2")
+    (tmp_path / name).write_text(json.dumps(content))
+    check_model(str(tmp_path))

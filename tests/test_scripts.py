@@ -28,7 +28,7 @@ def assert_user_error(finished, message):
 
 def test_a_pocket_world_needs_enough_demonstrations_for_its_vocabulary(tmp_path):
     finished = run("-m", "cobalt.pocket", "--output_dir", tmp_path / "world", "--demonstrations", "10")
-    assert_user_error(finished, "--demonstrations 10: ")
+    assert_user_error(finished, "demonstrations is 10: ")
     assert not (tmp_path / "world").exists()
 
 

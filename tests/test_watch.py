@@ -1,13 +1,17 @@
 """`cobalt watch`: which folders it reads, its page in a real Chromium, and what the trainer writes for it."""
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from chromium import CHROMIUM, Chromium
+from support import ROOT
 
 from cobalt.commands.main import main
 from cobalt.report.rollouts import read_rollouts, recorded_steps, rollout_file
@@ -76,9 +80,10 @@ def watch(*words):
         {"metrics": step(1), "rollouts": {1: [group("a", sample(1.0))], 10: []}},
     ],
 )
-def test_a_run_that_is_unfinished_killed_or_resumed_is_shown(tmp_path, files):
-    run, page = training(tmp_path / "run", **files), tmp_path / "page.html"
+def test_a_run_that_is_unfinished_killed_or_resumed_is_shown(tmp_path, capsys, files):
+    run, page = training(tmp_path / "run", **files), tmp_path / "page[x].html"
     assert watch(run, "-o", page) == 0
+    assert str(page) in capsys.readouterr().out
     assert page.read_text().endswith("</html>\n")
     assert watch(run, "-o", page) == 0, "a page is made anew"
 
@@ -110,6 +115,22 @@ def test_a_missing_folder_another_kind_of_page_and_a_port_that_is_taken_are_refu
         wrong += [(run, "--port", 70000), (run, "-o", tmp_path)]
         assert [watch(*words) for words in wrong] == [2] * len(wrong)
     assert len(capsys.readouterr().err.splitlines()) == len(wrong)
+
+
+def test_ctrl_c_ends_the_page_as_the_command_says(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "cobalt.commands",
+        "watch",
+        str(training(tmp_path / "run", step(1))),
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert "http://127.0.0.1:" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(30), process.stderr.read()) == (0, "")
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_makes_later_rollouts_again(tmp_path):

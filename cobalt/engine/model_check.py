@@ -64,7 +64,21 @@ def check_folder(path: Path) -> None:
 
 
 def check_vocabulary(folder: Path) -> None:
-    """Refuse a model with fewer embeddings than tokens (UserError).
+    """Refuse a model with fewer embeddings than tokens (UserError); damaged files are left to those who load them."""
+    try:
+        most = _tokens(folder)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return
+    embeddings = text_config(folder).get("vocab_size")
+    if isinstance(embeddings, int) and embeddings < most:
+        raise UserError(
+            f"the tokenizer of {folder} has {most} tokens, and the model embeddings for only {embeddings}: take the"
+            " tokenizer that the model was trained with"
+        )
+
+
+def _tokens(folder: Path) -> int:
+    """The number of embeddings that a tokenizer needs.
 
     Special tokens that neither end a turn nor stand in the chat template count for nothing: Gemma 3 has one for images.
     """
@@ -77,19 +91,14 @@ def check_vocabulary(folder: Path) -> None:
     used += [template.read_text(encoding="utf-8")] if template.is_file() else []
     special = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
     numbers = vocabulary | {token["content"]: token["id"] for token in added}
-    most = max((number + 1 for token, number in numbers.items() if token not in special), default=0)
-    embeddings = text_config(folder).get("vocab_size")
-    if isinstance(embeddings, int) and embeddings < most:
-        raise UserError(
-            f"the tokenizer of {folder} has {most} tokens, and the model embeddings for only {embeddings}: take the"
-            " tokenizer that the model was trained with"
-        )
+    return max((int(number) + 1 for token, number in numbers.items() if token not in special), default=0)
 
 
 def text_config(folder: Path) -> dict[str, Any]:
     """The sizes of a model's text part by its config.json; {} if that cannot be read, which those say who load it."""
     config = _json(folder / "config.json") or {}
-    return config.get("text_config") or config
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """`cobalt watch RUN`: curves and rollouts of a training run in a browser. Flags in, one call of the page."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -28,11 +29,11 @@ def main(arguments: Arguments) -> int:
 
     if arguments.output_file is not None:
         write_watch(arguments.run, arguments.output_file)
-        Console().print(f"wrote {arguments.output_file}\nnext: open it in a browser", soft_wrap=True)
+        Console(markup=False).print(f"wrote {arguments.output_file}\nnext: open it in a browser", soft_wrap=True)
         return 0
-    with serving(arguments.run, arguments.port) as (server, address):
+    with contextlib.suppress(KeyboardInterrupt), serving(arguments.run, arguments.port) as (server, address):
         port = server.server_port
-        Console().print(
+        Console(markup=False).print(
             f"{arguments.run} is at {address}\nfrom another machine: ssh -L {port}:127.0.0.1:{port} HOST, and the same"
             " address there; Ctrl-C ends it",
             soft_wrap=True,

@@ -20,7 +20,7 @@ from cobalt.serving.host import ROUTES
 from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 from cobalt.stage.app_process import AppProcess
 from cobalt.stage.environment import new_log_folder
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, UserError, system_errors
 from cobalt.stage.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,8 @@ def started_servers(
             f"http_port is {http_port}: give a port from 1 to {65536 - len(wanted)}; {len(wanted)} are used"
         )
     logger.info("starting the judge%s", " and the engine; this takes half a minute" if engine else "")
-    folder = new_log_folder()
+    with system_errors("cannot make the folder of the logs"):
+        folder = new_log_folder()
     with ExitStack() as stack:
         servers = []
         for index, (name, settings) in enumerate(wanted):

@@ -162,6 +162,8 @@ def _long_integer(digits: str) -> int:
 
 
 def _long_digits(number: int) -> str:
+    if number.bit_length() > 4 * LONGEST_NUMBER:  # the conversion of many digits takes long
+        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
     digits = f"{Decimal(number):f}"  # exact, and under no limit
     if len(digits.removeprefix("-")) > LONGEST_NUMBER:
         raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,10 @@ def recorded_state(pid: int, model: str | None, environment: Mapping[str, str]) 
     variables = {name: environment[name] for name in (_JUDGE, _ENGINE) if name in environment}
     state = ServeState(pid, None if model is None else _absolute(model), variables)
     path = _folder() / f"{pid}.json"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with system_errors(f"cannot write {path}, by which other commands see this one"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         handle.write(_FORMAT.dump_json(state))
