@@ -19,6 +19,7 @@ from cobalt.report.viewer.watching import serving, write_watch
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import run_folder
 
+WEB = ROOT / "cobalt/report/viewer/web"
 HOSTILE = "</script><script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>{{script}}"
 TORN = '{"step": 9, "metrics": {"rew'
 
@@ -85,6 +86,7 @@ def test_a_run_that_is_unfinished_killed_or_resumed_is_shown(tmp_path, capsys, f
     assert watch(run, "-o", page) == 0
     assert str(page) in capsys.readouterr().out
     assert page.read_text().endswith("</html>\n")
+    assert all((WEB / f"{script}.js").read_text() in page.read_text() for script in ("curves", "rollouts", "watch"))
     assert watch(run, "-o", page) == 0, "a page is made anew"
 
 

@@ -230,6 +230,8 @@ def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTok
         lengths = f"{data.max_prompt_length} + data.max_response_length {data.max_response_length} = {asked}"
         errors.append(f"data.max_prompt_length {lengths} is more than the model's {length} tokens: set smaller ones")
     vocabulary, embeddings = len(counter.tokenizer), settings.vocab_size
+    if embeddings < vocabulary and config.actor_rollout_ref.model.tokenizer_path not in (None, path):
+        errors.append(f"{path} has {embeddings} embeddings for the {vocabulary} tokens of {counter.model_name}")
     if embeddings > vocabulary:
         # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
         (errors if is_small(path) else notes).append(

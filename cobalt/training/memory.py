@@ -186,8 +186,11 @@ def choose_plan(config: Any, output: Path) -> None:
     from omegaconf import OmegaConf
 
     plans: Any = OmegaConf.to_container(config.cobalt.plans)
-    if not plans:
+    if not plans or config.cobalt.plan != plans[0]:
         return
+    if (output / "config.yaml").is_file():  # a run goes on with its plan, whatever memory there is now
+        earlier = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "cobalt.plan")
+        plans = [OmegaConf.to_container(earlier)] if earlier and set(earlier) == set(plans[0]) else plans
     has = room(config, output)
     for plan in plans:
         OmegaConf.update(config, "cobalt.plan", plan, merge=False)
@@ -197,7 +200,7 @@ def choose_plan(config: Any, output: Path) -> None:
                 config.cobalt.plan.tokens = max(plan["tokens"], run.longest)
             if all(need.total <= _FITS * need.limit for need in run.needs(*has) if need.name != "disk"):
                 return
-        except (UserError, TypeError, ValueError):
+        except (UserError, TypeError, ValueError, ZeroDivisionError):
             return
 
 

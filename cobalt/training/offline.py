@@ -86,9 +86,9 @@ def compose(arguments: Arguments) -> Any:
     choices += ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
     choices += [] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]
     config = configuration.compose_file("offline", choices, paths, arguments.overrides)
+    choose_plan(config, arguments.output_dir)
     if errors := list(_errors(config, arguments.overrides)):
         raise UserError("; ".join(errors))
-    choose_plan(config, arguments.output_dir)
     return config
 
 

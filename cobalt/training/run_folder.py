@@ -132,8 +132,10 @@ def keep_metrics(output: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 def kept_metrics(output: Path, step: int) -> dict[str, float]:
     """What `keep_metrics` wrote; empty if it did not."""
-    path = checkpoint(output, step) / "metrics.json"
-    metrics: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        metrics: dict[str, float] = json.loads((checkpoint(output, step) / "metrics.json").read_bytes())
+    except (OSError, ValueError):  # it is missing or damaged
+        return {}
     return metrics
 
 

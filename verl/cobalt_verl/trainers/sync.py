@@ -6,6 +6,7 @@ reported (`cobalt_verl.progress`). The rollouts of every k-th step are written (
 gets the metrics of its step, and older ones are removed only when it is whole (`cobalt.training.run_folder`).
 """
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
+from cobalt.stage.errors import UserError
 from cobalt.training import run_folder
 from cobalt.training.templates import opened_by_template
 from cobalt_verl import progress
@@ -29,6 +31,8 @@ from cobalt_verl.metrics_file import add_metrics_file, numbers
 from cobalt_verl.reporting_worker import ReportingWorker
 from cobalt_verl.rollouts import is_due, write_rollouts
 from cobalt_verl.scoring import FEEDBACK, VERDICT_AT
+
+logger = logging.getLogger(__name__)
 
 
 class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
@@ -116,7 +120,10 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         batch = super().step(metrics, timing_raw)
         if is_due(self.global_steps, self.config.cobalt.rollout_every):
             output = Path(self.config.trainer.default_local_dir).parent
-            write_rollouts(output, self.global_steps, batch, self.tokenizer.decode)
+            try:
+                write_rollouts(output, self.global_steps, batch, self.tokenizer.decode)
+            except UserError as error:  # the run goes on without them
+                logger.warning("the rollouts of step %d are missing: %s", self.global_steps, error)
         self._finished = batch, dict(metrics), {**timing_raw, "step": time.monotonic() - began}
         return batch
 

@@ -39,7 +39,10 @@ async function drawRollouts(chosen) {
   const followed = shownStep === null || shownStep === Number(byId("step").options[0]?.value) || !state.recorded.includes(shownStep);
   const step = chosen ?? (followed ? state.recorded.at(-1) : shownStep);
   byId("step").replaceChildren(...[...state.recorded].reverse().map((value) => make("option", { value }, String(value))));
-  if (step === undefined) return byId("groups").replaceChildren();
+  if (step === undefined) {
+    shownStep = null;
+    return byId("groups").replaceChildren();
+  }
   byId("step").value = String(step);
   if (step === shownStep) return undefined;
   groups = await read(`rollouts-${step}`);
