@@ -181,12 +181,13 @@ def rows_of(files, folder, policy, prompts="pocket", **rules):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, policy):
-    """Rows that begin episodes, rows that do not, and a model folder without weights."""
+    """Rows that begin episodes, rows that do not, and a model folder whose file of weights is empty."""
     from transformers import AutoTokenizer, Qwen3Config
 
     folder = tmp_path_factory.mktemp("online")
     tokenizer = AutoTokenizer.from_pretrained(policy)
     tokenizer.save_pretrained(folder / "model")
+    (folder / "model" / "model.safetensors").touch()
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"num_key_value_heads": 1, "head_dim": 64}
     Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=20000, **sizes).save_pretrained(folder / "model")

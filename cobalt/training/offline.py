@@ -118,11 +118,11 @@ def check_data(config: Any) -> tuple[int, list[str]]:
     path, longest = config.model.path, config.data.max_length
     if Path(path).is_dir() and not config.model.tokenizer_path:
         check_folder(Path(path))
+    tokenizer = load_tokenizer(config.model.tokenizer_path or path)
     if (positions := context_of(path)) and longest > positions:
         raise UserError(f"data.max_length {longest} is more than the {positions} tokens of {path}: set a smaller one")
     if trains_on_cpu(config) and (error := attention_error(path, longest)):
         raise UserError(error)
-    tokenizer = load_tokenizer(config.model.tokenizer_path or path)
     batch, file = config.data.train_batch_size, config.data.train_files
     groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))
     empty = sum(not any(row.advantage for row in group.rows) for group in groups)
