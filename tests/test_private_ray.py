@@ -20,25 +20,33 @@ from cobalt.training.private_ray import IMPORT_ENVIRONMENT
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
 START = """
-import json, os, subprocess, sys
+import json, os, sys
+from cobalt.stage.cli import run_script
 from cobalt.training.cluster import asks_for_token
 from cobalt.training.private_ray import private_ray
 from cobalt.training.ray_watcher import VARIABLE
-before = dict(os.environ)
-with private_ray(num_cpus=2, num_gpus=1, object_store_memory=10**8) as variables:
-    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    address = variables["RAY_ADDRESS"]
-    print(json.dumps({
-        "address": address,
-        "folder": os.environ[VARIABLE],
-        "child": child.pid,
-        "open": not asks_for_token(address),
-        "wrong": not asks_for_token(address, "0123456789abcdef0123456789abcdef"),
-    }), flush=True)
-    sys.stdin.read()
-    child.kill()
-    child.wait()
-print(json.dumps(sorted(name for name in before | os.environ if before.get(name) != os.environ.get(name))))
+from dataclasses import dataclass
+import subprocess
+@dataclass
+class Arguments: pass
+def main(_):
+    before = dict(os.environ)
+    with private_ray(num_cpus=2, num_gpus=1, object_store_memory=10**8) as variables:
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        address = variables["RAY_ADDRESS"]
+        print(json.dumps({
+            "address": address,
+            "folder": os.environ[VARIABLE],
+            "child": child.pid,
+            "open": not asks_for_token(address),
+            "wrong": not asks_for_token(address, "0123456789abcdef0123456789abcdef"),
+        }), flush=True)
+        sys.stdin.read()
+        child.kill()
+        child.wait()
+    print(json.dumps(sorted(name for name in before | os.environ if before.get(name) != os.environ.get(name))))
+    return 0
+run_script(Arguments, main)
 """
 
 
