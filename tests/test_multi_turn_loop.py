@@ -241,7 +241,13 @@ async def test_log_probs_stand_at_the_tokens_that_were_written(rollout):
 def test_a_row_takes_log_probs_for_each_token_or_for_none():
     from cobalt_verl.agent_loops.token_rows import add_turn
 
-    for responses in ([([5], [-1.0]), ([6], None)], [([5], None), ([6], [-1.0])], [([5, 6], [-1.0])], [([], [])]):
+    for responses in (
+        [([5], [-1.0]), ([6], None)],
+        [([5], None), ([6], [-1.0])],
+        [([5, 6], [-1.0])],
+        [([5], [])],
+        [([], [])],
+    ):
         rows, seen = [], [1, 2]
         with pytest.raises(ValueError):
             for token_ids, log_probs in responses:
@@ -352,13 +358,6 @@ async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in
     assert (cut.parts["no_code"], cut.judge.tests) == (1.0, [])
     with pytest.raises(UserError, match=f"{setting}=true"):
         await rollout([whole], "false")
-
-
-async def test_a_row_without_rules_of_an_episode_is_refused(tokenizer, policy):
-    prepared = Rollout(tokenizer, policy, [response("right")])
-    del prepared.fields["extra_info"]["episode"]
-    with pytest.raises(UserError, match="--episodes"):
-        await prepared.run()
 
 
 def test_the_agent_loops_of_the_configuration_are_this_one(policy):

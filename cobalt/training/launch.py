@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,9 @@ from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import configuration, machine, run_folder
 from cobalt.training.cluster import named_cluster, prepare_to_join
-from cobalt.training.configuration import RunSettings, TrainingSettings, trains_on_cpu
+from cobalt.training.configuration import RunSettings, TrainingSettings
 from cobalt.training.export import export
+from cobalt.training.machine import trains_on_cpu
 from cobalt.training.memory import check_memory
 from cobalt.training.private_ray import IMPORT_ENVIRONMENT, private_ray
 from cobalt.training.watching import watch
@@ -41,9 +41,9 @@ MISTAKE = 2
 Plan = tuple[int, Sequence[str]]
 """The steps of a whole run, and sentences for the user."""
 
-Trainer = Callable[[Path, run_folder.Start], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
-"""Of a run's folder and start: the trainer's module with its arguments, and its environment variables, once the
-configuration is in the folder's `config.yaml`."""
+Trainer = Callable[[Path, int], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
+"""Of a run's folder and the step to go on from: the trainer's module with its arguments, and its environment variables,
+once the configuration is in the folder's `config.yaml`."""
 
 
 def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mapping[str, Any], trainer: Trainer) -> int:
@@ -69,10 +69,9 @@ def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mappin
     failure = output / "failure.txt"
     with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
-        validates = "actor_rollout_ref" in config and config.trainer.test_freq > 0
-        start = run_folder.prepare(output, deciding, inputs, validates=validates)
+        start = run_folder.prepare(output, deciding, inputs)
         failure.unlink(missing_ok=True)
-        logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
+        logger.info("training in %s, from step %d; the log is %s", output, start, output / "train.log")
         logger.info("to watch it: cobalt watch %s", shlex.quote(str(output)))
         with trainer(output, start) as (program, variables):
             command = [sys.executable, "-m", *program]
@@ -103,11 +102,6 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any, plan: Plan) -> int:
-    """Train online (`run_trainer`); UserError also where Ray, GPUs or a judge cannot be had."""
-    return run_trainer(settings, config, plan, deciding(settings, config), partial(_verl, config))
-
-
 def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     """Settings that a continuation must share with its run; length, frequencies and paths may differ."""
     from omegaconf import OmegaConf
@@ -126,14 +120,14 @@ def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _verl(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """VeRL's driver, with the Ray that it joins."""
+def verl_driver(config: Any, output: Path, start: int) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """VeRL's driver with the Ray that it joins, as a `Trainer`; UserError where Ray, GPUs or a judge cannot be had."""
     from omegaconf import OmegaConf
 
-    config.trainer.resume_mode = "resume_path" if start.step else "disable"
-    if start.step:
-        config.trainer.resume_from_path = str(run_folder.checkpoint(output, start.step))
-        config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
+    config.trainer.resume_mode = "resume_path" if start else "disable"
+    if start:
+        config.trainer.resume_from_path = str(run_folder.checkpoint(output, start))
+        config.trainer.val_before_train = False  # that step was validated when it was made
     variables = configuration.process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
     config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
     everywhere = configuration.node_environment(variables, os.environ)
@@ -184,8 +178,10 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         raise UserError(f"the run asks for {gpus} GPUs, and torch sees {seen} here: set trainer.n_gpus_per_node")
     machine.check_shared_memory(config)
     size = machine.object_store_bytes(config)
-    # Whatever the machine has, which Ray binds nothing to: with fewer than veRL reserves it would wait for ever.
-    cpus = max(16, os.cpu_count() or 1, machine.cpus_needed(config))
+    # Whatever the machine has, which Ray binds nothing to: with fewer it would wait for ever. VeRL reserves three for
+    # each GPU, TransferQueue one for each unit and one more; one stays free.
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    cpus = max(16, os.cpu_count() or 1, 3 * gpus + units + 2)
     with (
         machine.alone(),
         private_ray(num_cpus=cpus, num_gpus=gpus if on_cpu else None, object_store_memory=size) as address,
