@@ -335,22 +335,40 @@ def test_a_killed_run_continues_without_a_missing_or_repeated_step(
 ):
     path = folder(tmp_path, saved, tracker, steps, torn)
     whole = [step for step in saved if not isinstance(tracker, int) or step <= tracker]
-    assert run_folder.prepare(path, SETTINGS, []) == goes_on_from
+    assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from)
     assert (steps_in(path) if steps else []) == kept
     assert run_folder.steps(path) == whole, "no whole checkpoint is removed"
-    assert run_folder.prepare(path, SETTINGS, []) == goes_on_from, "twice is as once"
+    assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from), "twice is as once"
 
 
-@pytest.mark.parametrize("metrics", [{}, {"reward/score": 0.5}])
-def test_a_checkpoint_ahead_of_its_line_of_metrics_is_kept_with_the_metrics_beside_it(tmp_path, metrics):
+@pytest.mark.parametrize("metrics", [None, {"reward/score": 0.5}])
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_checkpoint_ahead_of_its_line_of_metrics_is_kept(tmp_path, validates, metrics):
     path = folder(tmp_path, [2, 4], 4, [0, 1, 2, 3])
     if metrics:
         run_folder.keep_metrics(path, 4, metrics)
     for _ in range(2):
-        assert run_folder.prepare(path, SETTINGS, []) == 4
+        start = run_folder.prepare(path, SETTINGS, [], validates=validates)
+        assert start == run_folder.Start(4, reported=not validates)
         assert run_folder.steps(path) == [2, 4]
-        assert steps_in(path) == [0, 1, 2, 3, 4]
-    assert json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["metrics"] == metrics
+        assert steps_in(path) == ([0, 1, 2, 3] if validates else [0, 1, 2, 3, 4])
+
+
+def test_the_validation_that_was_cut_off_completes_the_metrics_of_its_step(tmp_path):
+    from cobalt_verl.metrics_file import JsonlLogger
+
+    path = folder(tmp_path, [2], 2, [0, 1])
+    run_folder.keep_metrics(path, 2, {"reward/score": 0.5, "timing_s/step": 9})
+    run_folder.prepare(path, SETTINGS, [], validates=True)
+    logger = JsonlLogger(path / "metrics.jsonl")
+    logger.log({"val-core/x/acc/mean@1": 0.25}, step=2)
+    logger.log({"reward/score": 0.75}, step=3)
+    lines = [json.loads(line)["metrics"] for line in (path / "metrics.jsonl").read_text().splitlines()[2:]]
+    assert lines == [
+        {"reward/score": 0.5, "timing_s/step": 9, "val-core/x/acc/mean@1": 0.25},
+        {"reward/score": 0.75},
+    ]
+    assert run_folder.prepare(path, SETTINGS, [], validates=True) == run_folder.Start(2)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "missing rank", "no weights", "cut off data"])
@@ -368,7 +386,7 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path, damage):
         (actor.parent / "data.pt").write_bytes(b"")
     assert run_folder.missing_part(path, 4)
     assert run_folder.last(path) == 2
-    assert run_folder.prepare(path, SETTINGS, []) == 2
+    assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(2)
 
 
 def validated(path, shares, name="val-core/p/acc/mean@1"):

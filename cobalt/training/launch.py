@@ -41,9 +41,9 @@ MISTAKE = 2
 Plan = tuple[int, Sequence[str]]
 """The steps of a whole run, and sentences for the user."""
 
-Trainer = Callable[[Path, int], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
-"""Of a run's folder and the step to go on from: the trainer's module with its arguments, and its environment variables,
-once the configuration is in the folder's `config.yaml`."""
+Trainer = Callable[[Path, run_folder.Start], contextlib.AbstractContextManager[tuple[list[str], Mapping[str, str]]]]
+"""Of a run's folder and start: the trainer's module with its arguments, and its environment variables, once the
+configuration is in the folder's `config.yaml`."""
 
 
 def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mapping[str, Any], trainer: Trainer) -> int:
@@ -69,9 +69,10 @@ def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mappin
     failure = output / "failure.txt"
     with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
-        start = run_folder.prepare(output, deciding, inputs)
+        validates = "actor_rollout_ref" in config and config.trainer.test_freq > 0
+        start = run_folder.prepare(output, deciding, inputs, validates=validates)
         failure.unlink(missing_ok=True)
-        logger.info("training in %s, from step %d; the log is %s", output, start, output / "train.log")
+        logger.info("training in %s, from step %d; the log is %s", output, start.step, output / "train.log")
         logger.info("to watch it: cobalt watch %s", shlex.quote(str(output)))
         with trainer(output, start) as (program, variables):
             command = [sys.executable, "-m", *program]
@@ -120,14 +121,14 @@ def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def verl_driver(config: Any, output: Path, start: int) -> Iterator[tuple[list[str], dict[str, str]]]:
+def verl_driver(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
     """VeRL's driver with the Ray that it joins, as a `Trainer`; UserError where Ray, GPUs or a judge cannot be had."""
     from omegaconf import OmegaConf
 
-    config.trainer.resume_mode = "resume_path" if start else "disable"
-    if start:
-        config.trainer.resume_from_path = str(run_folder.checkpoint(output, start))
-        config.trainer.val_before_train = False  # that step was validated when it was made
+    config.trainer.resume_mode = "resume_path" if start.step else "disable"
+    if start.step:
+        config.trainer.resume_from_path = str(run_folder.checkpoint(output, start.step))
+        config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
     variables = configuration.process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
     config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
     everywhere = configuration.node_environment(variables, os.environ)

@@ -20,7 +20,7 @@ from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
-from cobalt.training import configuration
+from cobalt.training import configuration, run_folder
 from cobalt.training.configuration import RunSettings, default_scale
 from cobalt.training.installed import choose_attention
 from cobalt.training.launch import run_trainer
@@ -120,19 +120,19 @@ def _groups(config: Any, file: str, tokenizer: Any, settings: OfflineSettings) -
 
 
 @contextlib.contextmanager
-def _torchrun(config: Any, output: Path, start: int) -> Iterator[tuple[list[str], dict[str, str]]]:
+def _torchrun(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The trainer: a process for each GPU."""
     from omegaconf import OmegaConf
 
     OmegaConf.save(config, output / "config.yaml")
-    if not start:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
+    if not start.step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
         for values in output.glob("start_*.npy"):
             values.unlink()
     on_cpu, ranks = trains_on_cpu(config), int(config.trainer.n_gpus_per_node)
     variables = configuration.process_environment(output, on_cpu=on_cpu)
     if on_cpu:  # the engine takes all cores; nothing runs beside it
         variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    program = ["-m", "cobalt_verl.trainers.offline", str(output / "config.yaml"), str(start)]
+    program = ["-m", "cobalt_verl.trainers.offline", str(output / "config.yaml"), str(start.step)]
     yield ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *program], variables
 
 

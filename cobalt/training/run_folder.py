@@ -8,7 +8,7 @@
     metrics.run.json    what made it; a rerun with other settings is refused
 
 A step's checkpoint is written before its validation and its line of metrics. If a run is killed in between, the rerun
-makes the line of the metrics beside the checkpoint, without a validation. Nothing here needs torch: a
+makes the line of the metrics beside the checkpoint; where these are missing, it has none. Nothing here needs torch: a
 file of torch is a zip archive, whose table of contents is written last.
 """
 
@@ -16,6 +16,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,20 @@ LOCK = ".lock"  # the file that is locked while a run writes into the folder
 _TRACKER = "checkpoints/latest_checkpointed_iteration.txt"
 
 
-def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> int:
-    """Make the folder ready for a run or a rerun, which goes on from the last whole checkpoint; returns its step, or 0.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The step of the checkpoint where a run goes on, 0 for none; whether the metrics file has that step's line."""
+
+    step: int
+    reported: bool = True
+
+
+def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, validates: bool = False) -> Start:
+    """Make the folder ready for a run or a rerun, which goes on from the last whole checkpoint.
 
     Lines of metrics, rollouts and unfinished checkpoints after its step are removed: the rerun makes them again.
-    `settings` and the content of `inputs` must be as before (`cobalt.stage.manifest`).
+    `settings` and the content of `inputs` must be as before (`cobalt.stage.manifest`). A trainer that `validates` after
+    it has written a checkpoint also writes the line of one whose validation was cut off (`Start.reported`).
 
     Raises:
         UserError: the folder holds a run with other settings, or checkpoints without their metrics.
@@ -52,12 +62,13 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path]) -> in
     for later in recorded_steps(output):
         if later > step:
             rollout_file(output, later).unlink()
+    reported = not step or step in {at for at, _ in lines}
     if metrics.exists():
         kept = [line for at, line in lines if step and at <= step]
-        if step and step not in {at for at, _ in lines}:
+        if not reported and not validates:
             kept.append(f"{json.dumps({'step': step, 'metrics': kept_metrics(output, step)})}\n")
         replace_text(metrics, "".join(kept))
-    return step
+    return Start(step, reported or not validates)
 
 
 def _whole_lines(metrics: Path) -> list[tuple[int, str]]:

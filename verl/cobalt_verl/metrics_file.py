@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.report.curves import METRICS
+from cobalt.training import run_folder
 
 
 def add_metrics_file(loggers: dict[str, Any], run: Path) -> None:
@@ -17,15 +18,24 @@ def add_metrics_file(loggers: dict[str, Any], run: Path) -> None:
 
 
 class JsonlLogger:
-    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time."""
+    """Appends `{"step": N, "metrics": {...}}`, one whole line at a time.
+
+    The first line may be the cut-off validation of the step that a run goes on from: it gets the metrics that lie
+    beside the step's checkpoint.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._run = path.parent
         self._file = path.open("a", encoding="utf-8")
+        self._first = True
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Write one line; values that are not numbers are left out."""
-        self._file.write(json.dumps({"step": step, "metrics": numbers(data)}) + "\n")
+        known = run_folder.kept_metrics(self._run, step) if self._first else {}
+        self._first = False
+        line = {"step": step, "metrics": known | numbers(data)}
+        self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
