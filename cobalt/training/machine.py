@@ -28,7 +28,10 @@ _FEWEST_BYTES = 2**30  # of Ray's object store
 _BYTES_OF_A_TOKEN = 40  # of a batch: three whole numbers of 64 bits, four of 32 bits
 _RANK_BYTES = 64 * 2**20  # of shared memory for each GPU: messages of NCCL and of the engine between processes
 
-_GPUS = "import torch as t; print(*(t.cuda.get_device_properties(n).total_memory for n in range(t.cuda.device_count())))"
+_GPUS = """
+import torch
+print(*(torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())))
+"""
 
 
 def trains_on_cpu(config: Any) -> bool:
