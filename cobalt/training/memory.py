@@ -124,6 +124,10 @@ class Run:
                 needs.append(Need("GPU, log-probs", cuda | resting | layers | scores, gpu))
             share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
             engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
+            parallel = int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
+            inside = {"CUDA": _CUDA, "weights": shape.parameters * self.served / parallel}
+            inside["cache of a sample"] = self.longest * shape.cache * self.served / parallel
+            needs.append(Need("GPU, engine", inside, share))
             needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)

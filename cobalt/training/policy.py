@@ -52,6 +52,7 @@ class Shape:
     layers: int
     hidden: int  # of a token between two layers
     inside: int  # of a token within a layer, for the backward pass
+    cache: int  # of a token while the engine generates: keys and values of all layers
     vocabulary: int
 
 
@@ -81,5 +82,6 @@ def shape_of(path: str) -> Shape:
         layers=layers,
         hidden=hidden,
         inside=8 * hidden + 4 * inner + 3 * (query + key),
+        cache=2 * layers * key,
         vocabulary=vocabulary,
     )
