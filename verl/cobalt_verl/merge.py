@@ -23,7 +23,8 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
     def _load_rank_zero_state_dict(self, world_size: int) -> dict[str, Any]:
-        return _load(Path(self.config.local_dir) / f"model_world_size_{world_size}_rank_0.pt")
+        weights: dict[str, Any] = _load(Path(self.config.local_dir) / f"model_world_size_{world_size}_rank_0.pt")
+        return weights
 
     def _load_and_merge_state_dicts(
         self, world_size: int, total_shards: int, mesh_shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]
