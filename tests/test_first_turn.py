@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support import square_problem, write_lines
-from test_rollout import PassingJudge
-from test_scripts import assert_user_error, run
+from support import FakeJudge, square_problem, write_lines
+from test_rollout import SETTINGS
 
 from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
@@ -17,8 +16,6 @@ from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by, manifest_path
 from cobalt.stage.records import read_records
-
-SETTINGS = {"num_completions": 2, "max_tokens": 64, "seed": 0}
 
 
 class NamedEngine:
@@ -39,7 +36,7 @@ async def single(tmp_path):
     """A single-turn result of two samples, and the folder that it lies in."""
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     result = tmp_path / "single.jsonl"
-    assert not (await sample(SampleSettings(problems, result, **SETTINGS), NamedEngine(), PassingJudge())).failed
+    assert not (await sample(SampleSettings(problems, result, **SETTINGS), NamedEngine(), FakeJudge(True))).failed
     return result
 
 
@@ -47,7 +44,7 @@ async def continued(source, *, engine=None, settings=SETTINGS, **more):
     """Continue a first turn by one turn; returns the manifest's arguments."""
     output = source.with_name("multi.jsonl")
     run_settings = RepairSettings(source, output, **settings, turns=1, **more)
-    assert not (await repair(run_settings, engine or NamedEngine(), PassingJudge())).failed
+    assert not (await repair(run_settings, engine or NamedEngine(), FakeJudge(True))).failed
     return json.loads(manifest_path(output).read_text())["arguments"]
 
 
@@ -57,7 +54,7 @@ async def test_a_first_message_in_the_words_of_the_prompts_is_sent_and_later_tur
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, instruction=words)])
     result = tmp_path / "single.jsonl"
     run_settings = SampleSettings(problems, result, **SETTINGS, prompts=prompts)
-    assert not (await sample(run_settings, NamedEngine(), PassingJudge())).failed
+    assert not (await sample(run_settings, NamedEngine(), FakeJudge(True))).failed
     assert [record["instruction"] for record in read_records(result)] == [words]
     await continued(result, prompts=prompts)
 
@@ -69,7 +66,7 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     held = ([3], [3, "1"], [3, "1"], [3, 2, "1"], [3, 2, "1", 0], [3, 2, "1", 0])
     for choice, ids in zip(choices, held, strict=True):
         settings = SampleSettings(problems, result, **SETTINGS, **choice)
-        assert not (await sample(settings, NamedEngine(), PassingJudge())).failed
+        assert not (await sample(settings, NamedEngine(), FakeJudge(True))).failed
         assert [record["id"] for record in read_records(result)] == ids
     manifest = json.loads(manifest_path(result).read_text())
     worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
@@ -78,7 +75,7 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     ]  # fmt: skip
     output = tmp_path / "multi.jsonl"
     later = RepairSettings(result, output, **SETTINGS, turns=1, ids=("2",))
-    assert not (await repair(later, NamedEngine(), PassingJudge())).failed
+    assert not (await repair(later, NamedEngine(), FakeJudge(True))).failed
     assert [record["id"] for record in read_records(output)] == [2]
 
 
@@ -156,16 +153,8 @@ async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(s
 @pytest.mark.parametrize(
     ("recorded", "wanted", "samples"),
     [
-        ([0, 0], 3, 3),
-        ([0, 0], 16, 16),
-        ([2, 2], 2, 2),
-        ([2, 2], 16, 2),
-        ([2, 0], 16, 2),
-        ([2, 0], 2, 2),
-        ([2, 4], 16, 16),
-        ([2, 2], 3, None),
-        ([2, 0], 3, None),
-        ([2, 4], 2, None),
+        *(([0, 0], 3, 3), ([0, 0], 16, 16), ([2, 2], 2, 2), ([2, 2], 16, 2), ([2, 0], 16, 2), ([2, 4], 16, 16)),
+        *(([2, 2], 3, None), ([2, 0], 3, None), ([2, 4], 2, None)),
     ],
 )
 def test_the_inputs_number_of_samples_wins_and_another_one_is_refused(recorded, wanted, samples):
@@ -180,15 +169,14 @@ async def test_a_replay_without_n_has_the_inputs_number_of_samples(single):
     recorded = [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)]
     replayed = write_lines(single.with_name("r.jsonl"), recorded)
     given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=replayed)
-    assert not (await repair(given, judge=PassingJudge())).failed
+    assert not (await repair(given, judge=FakeJudge(True))).failed
     assert [len(record["raw_responses"][1]) for record in read_records(given.output_file)] == [2, 2]
 
 
-@pytest.mark.parametrize("stage", ["single", "multi"])
-def test_a_replay_that_holds_none_of_the_problems_is_refused_before_anything_is_written(tmp_path, stage):
+@pytest.mark.parametrize(("run", "settings"), [(sample, SampleSettings), (repair, RepairSettings)])
+async def test_a_replay_that_holds_none_of_the_problems_is_refused_before_anything_is_written(tmp_path, run, settings):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": "1", "responses": ["a"]}])
-    output = tmp_path / "o.jsonl"
-    flags = ["-i", problems, "-o", output, "--replay_file", recorded, "-n", 1]
-    assert_user_error(run(f"run_{stage}_turn_vllm.py", *flags), "none of the 1 problems, such as 1:")
+    with pytest.raises(UserError, match="none of the 1 problems, such as 1:"):
+        await run(settings(problems, tmp_path / "o.jsonl", replay_file=recorded, num_completions=1), judge=FakeJudge())
     assert not list(tmp_path.glob("o.*"))

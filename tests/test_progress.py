@@ -8,7 +8,7 @@ import re
 import selectors
 
 import pytest
-from support import RefusingJudge, square_problem, write_lines
+from support import FakeJudge, square_problem, write_lines
 
 from cobalt.engine import Completion
 from cobalt.rollout.multi_turn import RepairSettings, repair
@@ -106,10 +106,10 @@ def rollout(lines, tmp_path):
             try:
                 if turns:
                     run = RepairSettings(source, tmp_path / "m.jsonl", **generation, turns=turns)
-                    runner.run(repair(run, engine, RefusingJudge()))
+                    runner.run(repair(run, engine, FakeJudge()))
                 else:
                     run = SampleSettings(source, tmp_path / "s.jsonl", **generation)
-                    runner.run(sample(run, engine, RefusingJudge()))
+                    runner.run(sample(run, engine, FakeJudge()))
             finally:
                 logging.getLogger("cobalt.stage.progress").removeHandler(noting)
             return at, runner.get_loop().time()

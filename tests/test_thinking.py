@@ -10,7 +10,7 @@ import json
 
 import pytest
 from chat_tokenizers import make_tokenizer, save_policy
-from support import RefusingJudge, refused_training, square_problem, write_lines
+from support import FakeJudge, composed, refused_training, square_problem, write_lines
 
 from cobalt.engine import Completion
 from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
@@ -96,7 +96,7 @@ def one_sample(folder, **flags):
 )
 async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_off(tmp_path, flags, shown):
     run, engine = one_sample(tmp_path, turns=1, **flags), Writer("<think>\n" + "a" * 7000)
-    assert not (await repair(run, engine, RefusingJudge())).failed
+    assert not (await repair(run, engine, FakeJudge())).failed
     assert engine.seen[1][2] == {"role": "assistant", "content": shown}
     [record] = read_records(run.output_file)
     assert record["conversations"][0][2]["content"] == shown  # and the prompts of training are cut from these
@@ -114,7 +114,7 @@ async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_o
 )
 async def test_a_result_is_not_resumed_under_another_history(tmp_path, other):
     run = one_sample(tmp_path, enable_thinking=True)
-    await repair(run, Writer("x"), RefusingJudge())
+    await repair(run, Writer("x"), FakeJudge())
     if other is None:
         # Without the switch it is of a run in which one flag decided both the template's switch and the history.
         manifest = json.loads(manifest_path(run.output_file).read_text())
@@ -123,7 +123,7 @@ async def test_a_result_is_not_resumed_under_another_history(tmp_path, other):
         manifest["arguments"]["generation"]["enable_thinking"] = manifest["arguments"].pop("enable_thinking")
         manifest_path(run.output_file).write_text(json.dumps(manifest))
     with pytest.raises(UserError):
-        await repair(one_sample(tmp_path, **other or {"enable_thinking": True}), Writer("x"), RefusingJudge())
+        await repair(one_sample(tmp_path, **other or {"enable_thinking": True}), Writer("x"), FakeJudge())
 
 
 @pytest.mark.slow
@@ -131,8 +131,6 @@ async def test_a_result_is_not_resumed_under_another_history(tmp_path, other):
 def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_will_render(tmp_path, form):
     import pyarrow
     from pyarrow import parquet
-
-    from cobalt.training.configuration import TrainingSettings, compose
 
     folder = save_policy(tmp_path, form)
     row = {
@@ -146,8 +144,7 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
 
     def errors(*overrides):
         opens = f"reward.custom_reward_function.reward_kwargs.prompt_opens_thinking={str(form == 'llama').lower()}"
-        run = TrainingSettings(tmp_path, folder, tmp_path / "out", overrides=(opens, *overrides))
-        return refused_training(compose(run))
+        return refused_training(composed(tmp_path, folder, tmp_path / "out", opens, *overrides))
 
     off = "+data.apply_chat_template_kwargs.enable_thinking=false"
     length = f"data.max_prompt_length={PromptTokenCounter(folder).count([CHAT])[0]}"
