@@ -172,11 +172,11 @@ def _composed(settings):
     return compose(settings)
 
 
-def composed(data, model, output, *overrides, **choices):
+def composed(data_dir, model, output, /, *overrides, **choices):
     """The configuration of a training run, composed once for all tests that ask for the same; a copy of its own."""
     from cobalt.training.configuration import TrainingSettings
 
-    settings = TrainingSettings(Path(data), str(model), Path(output), overrides=overrides, **choices)
+    settings = TrainingSettings(Path(data_dir), str(model), Path(output), overrides=overrides, **choices)
     return copy.deepcopy(_composed(settings))
 
 
