@@ -1,7 +1,6 @@
 """The LLM classifier of hacking events: parsing, votes, agreement, fences, and whole runs over HTTP."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outside import run_commands
 from provider import answer, serve
 from support import ROOT, needs_api, write_lines
 
@@ -278,61 +278,34 @@ async def test_bad_labels_are_refused(tmp_path, lines, message):
         await judge(tmp_path, [event()], Script([verdict(1, 1, 1)]), human_labels=human)
 
 
-def run(*arguments, **environment):
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "AWS"))}
-    return subprocess.run(
-        [sys.executable, "run_llm_judge.py", *map(str, arguments)],
-        cwd=ROOT,
-        env=outside | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def number_of(request):
-    return int(re.search(r"print\(9\)  # (\d+)", request["body"]["messages"][1]["content"])[1])
-
-
 @pytest.mark.slow
 @needs_api
-def test_a_run_resumes_by_content_wherever_an_event_stands(tmp_path):
-    output = tmp_path / "judged.jsonl"
-    with serve(lambda request: answer(f'{{"reasoning": "r", "category": {number_of(request) % 4 + 1}}}')) as provider:
-        flags = ["-o", output, "--api_base", provider.url, "-n", "3"]
-        events = write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
-        finished = run("-i", events, *flags)
-        assert finished.returncode == 0, finished.stderr
-        assert len(provider.requests) == 6
-        schema = provider.requests[0]["body"]["response_format"]["json_schema"]
-        assert schema["strict"]
-        assert schema["schema"]["properties"]["category"]["enum"] == [1, 2, 3, 4]
-        assert provider.requests[0]["body"]["reasoning_effort"] == "low"
-        assert provider.requests[0]["body"]["model"] == "gpt-5-2025-08-07"
-        write_lines(events, [event(3), event(2), event(1)])
-        finished = run("-i", events, *flags)
-        assert finished.returncode == 0, finished.stderr
-        assert [number_of(request) for request in provider.requests[6:]] == [3] * 3
-        assert "logic overfitting" in finished.stdout
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [record["category"] for record in records] == [OTHERS, DRIFT, LOGIC]
+def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wherever_it_stands(tmp_path):
+    def reply(request):
+        if "response_format" not in request["body"]:
+            return answer("It drifts.\n\n**Final Verdict:** (3) Semantic Drifting")
+        return answer(f'{{"reasoning": "r", "category": {number_of(request) % 4 + 1}}}')
 
+    def number_of(request):
+        return int(re.search(r"print\(9\)  # (\d+)", request["body"]["messages"][1]["content"])[1])
 
-@pytest.mark.slow
-@needs_api
-def test_a_classifier_without_structured_output_ends_on_a_verdict_in_words(tmp_path):
-    events = write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
-    with serve(answer("It drifts.\n\n**Final Verdict:** (3) Semantic Drifting"), answer("Hm.")) as provider:
-        finished = run(
-            *["-i", events, "-o", tmp_path / "judged.jsonl", "--api_base", provider.url, "--model_name", "mine"],
-            *["--concurrency", "1"],
-        )
-        assert finished.returncode == 0, finished.stderr
-        assert "response_format" not in provider.requests[0]["body"]
-        assert "Final Verdict: (k) Name" in provider.requests[0]["body"]["messages"][0]["content"]
-    summary = json.loads((tmp_path / "judged.run.json").read_text())["summary"]
-    assert (summary["events"][DRIFT], summary["events"][UNKNOWN]) == (1, 1)
-    assert summary["votes"]["votes without a verdict"] == 1
+    write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
+    write_lines(tmp_path / "later.jsonl", [event(3), event(2), event(1)])
+    lines = ("-i events.jsonl -o a.jsonl", "-i later.jsonl -o a.jsonl", "-i events.jsonl -o b.jsonl --model_name mine")
+    with serve(reply) as provider:
+        common = ["--api_base", provider.url, "-n", "3"]
+        ended = run_commands((tmp_path, ["run_llm_judge.py", *line.split(), *common]) for line in lines)
+    assert [code for code, *_ in ended] == [0] * 3, ended
+    assert sorted(map(number_of, provider.requests)) == sorted([1, 2, 3, 1, 2] * 3)
+    asked, plain = provider.requests[0]["body"], provider.requests[-1]["body"]
+    assert (asked["model"], asked["reasoning_effort"]) == ("gpt-5-2025-08-07", "low")
+    schema = asked["response_format"]["json_schema"]
+    assert schema["strict"] and schema["schema"]["properties"]["category"]["enum"] == [1, 2, 3, 4]
+    assert "response_format" not in plain and "Final Verdict: (k) Name" in plain["messages"][0]["content"]
+    for name, categories in (("a", [OTHERS, DRIFT, LOGIC]), ("b", [DRIFT, DRIFT])):
+        records = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
+        assert [record["category"] for record in records] == categories
+    assert "logic overfitting" in ended[1][1]
 
 
 def test_without_the_api_extra_the_message_says_how_to_get_it():

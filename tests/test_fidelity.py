@@ -10,9 +10,8 @@ import re
 
 import pytest
 from outside import run_commands
-from pydantic import ValidationError
 from support import ROOT, FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines
-from test_extraction_of_errors import A, B, extract, perturbed_problem, recorded, result
+from test_extraction_of_errors import A, B, extract, recorded, result
 from test_livecodebench import function_row, stdin_row
 from test_taco import row
 from test_verl_rows import settings_of
@@ -44,7 +43,6 @@ from cobalt.selection.verl_rows import (
     convert_multi_turn,
     convert_single_turn,
 )
-from cobalt.serving.settings import EngineServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 
@@ -227,53 +225,8 @@ def test_line_ends(output, same):
     assert outputs_match(output, "1\n2\n", JudgeSettings()) is same
 
 
-@pytest.mark.slow
-@pytest.mark.sandbox
-def test_commands_that_need_no_service_run_as_in_the_readme(tmp_path, policy):
-    """Each line of the authors' README from data to training rows, in its order, with its flags.
-
-    Added are `--input_file` where the line downloads its data, and `--model_name` where it would load Qwen3's
-    tokenizer. test_services.py runs the vLLM commands and eval_multi_turn.py.
-    """
-    files = {
-        "taco": [row(number) for number in range(6)],
-        "run": [trajectory_record("t", [[WRONG, WRONG, RIGHT]] * 2)],
-        "run_dev": [trajectory_record("d", [[WRONG, WRONG, RIGHT]] * 2)],
-        "tempting": [perturbed_problem()],
-        "hacked": [recorded((A, result("--++")), (B, result("+-++")))],
-    }
-    for name, records in files.items():
-        write_lines(tmp_path / f"{name}.jsonl", records)
-    selection, rows = f"preproc/process_multi_turn_taco.py --model_name {policy}", f"--model_name {policy} --local_dir"
-    lines = [
-        "preproc/preproc_taco.py --input_file taco.jsonl --output_dir taco --dev_size 2",
-        "preproc/run_perturbation.py --input_file taco/dev.jsonl --output_file perturbed.jsonl",
-        f"{selection} --input_file run.jsonl --output_file prompts.jsonl",
-        f"{selection} --input_file run_dev.jsonl --output_file prompts_dev.jsonl --is_test",
-        f"preproc/verl_preproc_single_turn.py {rows} single --train_data_file taco/train.jsonl"
-        " --val_data_file taco/dev.jsonl",
-        f"preproc/verl_preproc_multi_turn.py {rows} multi --train_data_file prompts.jsonl"
-        " --val_data_file prompts_dev.jsonl",
-        "extract_turn_level_errors.py --data_file tempting.jsonl --input_file hacked.jsonl --output_file events.jsonl",
-    ]
-    for line, (code, _, said) in zip(lines, run_commands((tmp_path, line.split()) for line in lines), strict=True):
-        assert code == 0, (line, said)
-    assert [len(read_records(tmp_path / "taco" / f"{name}.jsonl")) for name in ("dev", "train")] == [2, 4]
-    assert all("perturbed_public_test_cases" in record for record in read_records(tmp_path / "perturbed.jsonl"))
-    assert {record["sample"] for record in read_records(tmp_path / "prompts_dev.jsonl")} == {None, 0}
-    for kind in ("single", "multi"):
-        assert {path.name for path in (tmp_path / kind).glob("*.parquet")} == {"train.parquet", "validation.parquet"}
-    assert len(read_records(tmp_path / "events.jsonl")) == 1
-
-
-def test_commands_that_serve_an_engine_name_the_model():
-    with pytest.raises(ValidationError, match="model"):
-        EngineServiceSettings()
-    settings = EngineServiceSettings(model="m")
-    assert (settings.num_replicas, settings.tensor_parallel_size) == (1, 1)
-
-
-# The commands of the authors' README and their preprocessing scripts' flags, with files that are not there.
+# The commands of the authors' README and their preprocessing scripts' flags, with files that are not there. What such
+# commands write is in test_outside.py.
 COMMANDS = [
     "run_single_turn_vllm.py --input_file IN --output_file OUT --max_tokens 6144",
     "run_multi_turn_vllm.py --input_file IN --output_file OUT --max_tokens 6144 --enable_thinking",
@@ -283,6 +236,7 @@ COMMANDS = [
     "eval_multi_turn.py --input_file IN --output_file OUT",
     "extract_turn_level_errors.py --data_file IN --input_file IN --output_file OUT",
     "run_llm_judge.py --model_name gpt-5-2025-08-07 --input_file IN --output_file OUT --openai_api_key k -n 1 -r low",
+    "preproc/preproc_taco.py --input_file IN --output_dir FOLDER",
     "preproc/run_perturbation.py --input_file IN --output_file OUT",
     "preproc/process_multi_turn_taco.py --input_file IN --output_file OUT --is_test",
     "preproc/process_multi_turn_taco.py --input_file IN --output_file OUT --model_name Qwen/Qwen3-8B",

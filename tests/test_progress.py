@@ -36,14 +36,6 @@ def test_a_long_loop_logs_now_and_then_and_at_the_end(lines, capsys):
     assert "\r" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("total", "initial", "said"), [(3, 1, "2 of 3 items"), (None, 0, "1 items")])
-def test_work_that_is_counted_by_hand_ends_with_a_line_even_if_it_was_short(lines, total, initial, said):
-    with progress.track(total=total, initial=initial, desc="work", unit="item") as bar:
-        bar.set_postfix(loss="0.5", refresh=False)
-        bar.update(1)
-    assert said in lines()[-1] and "loss=0.5" in lines()[-1]
-
-
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer, so that hours pass at once and always alike."""
 
