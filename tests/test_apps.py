@@ -171,8 +171,7 @@ async def test_expected_dictionaries_are_compared_as_with_arguments_of_json(tmp_
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [("[1]", "item 1"), ("{}", "inputs"), ("[", "one array"), ('[{"question": 1}]', "item 1.*inputs")],
+    ("text", "says"), [("[1]", "item 1"), ("{}", "inputs"), ("[", "one array"), ('[{"question": 1}]', "item 1.*inputs")]
 )
 async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text, says):
     (tmp_path / "rows.json").write_text(text)

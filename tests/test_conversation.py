@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.episode import (
-    extract_code,
-    first_messages,
-    load_prompts,
-    program_of,
-    split_thinking,
-)
+from cobalt.episode import extract_code, first_messages, load_prompts, program_of, split_thinking
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 

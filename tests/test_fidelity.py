@@ -38,11 +38,7 @@ from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.selection import max_variance_subset
-from cobalt.selection.verl_rows import (
-    MultiTurnRowsSettings,
-    convert_multi_turn,
-    convert_single_turn,
-)
+from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 

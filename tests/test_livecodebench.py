@@ -13,11 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import write_lines
 
-from cobalt.datasets.livecodebench import (
-    LiveCodeBenchSettings,
-    decode_private_tests,
-    livecodebench,
-)
+from cobalt.datasets.livecodebench import LiveCodeBenchSettings, decode_private_tests, livecodebench
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.judge.prelude import GRADERS
 from cobalt.problems.problem import TestSuite, load_problems

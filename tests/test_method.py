@@ -12,7 +12,7 @@ from itertools import product
 from unittest import mock
 
 import pytest
-from support import ROOT, locked_folder, run_ranks
+from support import ROOT, locked_folder, result_of, run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --profile none)")
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
@@ -20,8 +20,6 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 from cobalt import method  # noqa: E402
 from cobalt.engine import GenerationSettings  # noqa: E402
 from cobalt.engine.torch_policy import Sample, TorchPolicy  # noqa: E402
-from cobalt.judge import ExecResult  # noqa: E402
-from cobalt.judge.verdict import Verdict, VerdictKind  # noqa: E402
 from cobalt.method import Completed, Row, Settings  # noqa: E402
 
 # --- the same updates
@@ -34,11 +32,6 @@ OWN = Settings(mini_batch=4, micro_batch=2, training=Settings().training.model_c
 ENGINES = ["veRL's own", "shared prompts"]
 MEANS = ["mini_batch", "micro_batch"]
 TOLERANCES = {"advantages": 1e-6, "losses": 1e-5, "gradients": 1e-4, "SGD": 1e-4, "AdamW": 1e-2}
-
-
-def result_of(*passing):
-    kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
-    return ExecResult(list(passing), ["" if passed else "Wrong." for passed in passing], list(map(Verdict, kinds)))
 
 
 def make_policy(folder):

@@ -52,8 +52,7 @@ def test_best_of_k_refuses_a_k_that_the_programs_do_not_allow(k):
 
 
 @pytest.mark.parametrize(
-    ("public", "turns"),
-    [([0.5, 1.0, 0.0], [0, 1, 1]), ([1.0, 0.0, 1.0], [0, 0, 0]), ([0.0, 0.5, 0.5], [0, 1, 2])],
+    ("public", "turns"), [([0.5, 1.0, 0.0], [0, 1, 1]), ([1.0, 0.0, 1.0], [0, 0, 0]), ([0.0, 0.5, 0.5], [0, 1, 2])]
 )
 def test_a_stopped_trajectory_keeps_its_first_program_that_passes_the_public_tests(public, turns):
     assert stopping_turns(public) == turns
@@ -102,29 +101,21 @@ def test_a_k_beyond_the_samples_is_refused():
             function(one, 0)
 
 
-def run_of(folder, *days, samples=((0, 0), (2, 2)), **fields):
-    """An evaluated run of two samples a problem: one that repairs itself, one that stays wrong."""
-    folder.mkdir(parents=True)
-    records = [
-        trajectory_record(number, [list(samples), [(1, 0), (1, 0)]], contest_date=day, **fields)
-        for number, day in enumerate(days)
-    ]
-    write_lines(folder / "evaluation.jsonl", records)
-    return folder
-
-
 def test_a_window_of_dates_keeps_the_problems_of_its_days(tmp_path):
-    run = run_of(tmp_path / "run", "2025-01-04", "2025-02-01T00:00:00", "2025-04-06")
+    (run := tmp_path / "run").mkdir()
+    samples, days = [[(0, 0), (2, 2)], [(1, 0), (1, 0)]], ("2025-01-04", "2025-02-01T00:00:00", "2025-04-06")
+    records = [trajectory_record(number, samples, contest_date=day) for number, day in enumerate(days)]
+    write_lines(run / "evaluation.jsonl", records)
     assert set(read_run("a", run, DateWindow(since=date(2025, 2, 1))).problems) == {1, 2}
     assert set(read_run("a", run, DateWindow(until=date(2025, 2, 1))).problems) == {0, 1}
     with pytest.raises(UserError, match="no problem in the window"):
         read_run("a", run, DateWindow(since=date(2026, 1, 1)))
     with pytest.raises(UserError, match="swap the two"):
         DateWindow(date(2025, 2, 1), date(2025, 1, 1))
-    without = run_of(tmp_path / "without", None)
+    write_lines(run / "evaluation.jsonl", [trajectory_record(0, samples, contest_date=None)])
     with pytest.raises(UserError, match="contest_date"):
-        read_run("a", without, DateWindow(since=date(2025, 2, 1)))
-    assert set(read_run("a", without).problems) == {0}
+        read_run("a", run, DateWindow(since=date(2025, 2, 1)))
+    assert set(read_run("a", run).problems) == {0}
 
 
 def test_a_report_has_the_measures_the_difficulties_and_the_window(tmp_path):

@@ -276,11 +276,14 @@ class UnreachableEngine:
         ({"prompts": "pocket"}, "prompts"),
         ({"turns": 2}, "turns"),
         ({"samples": "unseeded"}, r"generation\.seed"),
+        ({"enable_thinking": False}, "enable_thinking"),
+        ({"truncated_thinking": "drop"}, "truncated_thinking"),
+        ({"chat_template_thinking": "off"}, r"generation\.chat_template_thinking"),
     ],
 )
 async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
+    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, enable_thinking=True)
     assert (await repair(run, DeviceEngine("cpu", failing=[1]), FakeJudge(True))).failed == 1
     with pytest.raises(UserError, match=named):
         await repair(replace(run, **changed), UnreachableEngine(), FakeJudge(True))

@@ -6,7 +6,6 @@ what holds for both alike.
 """
 
 import itertools
-import json
 
 import pytest
 from chat_tokenizers import make_tokenizer, save_policy
@@ -16,8 +15,6 @@ from cobalt.engine import Completion
 from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.rollout.multi_turn import RepairSettings, repair
-from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import manifest_path
 from cobalt.stage.records import read_records
 
 SWITCHES = ["default", "on", "off"]
@@ -47,12 +44,7 @@ def test_the_tag_that_a_template_opened_is_put_at_the_head_of_the_response(tmp_p
 
 @pytest.mark.parametrize(
     ("prompt", "opened"),
-    [
-        ("[A]<think>\n", "<think>\n"),
-        ("[A]<think>", "<think>"),
-        ("[A]<think>\n\n</think>\n\n", ""),
-        ("[A]", ""),
-    ],
+    [("[A]<think>\n", "<think>\n"), ("[A]<think>", "<think>"), ("[A]<think>\n\n</think>\n\n", ""), ("[A]", "")],
 )
 def test_a_closed_block_is_not_an_open_one(prompt, opened):
     assert opened_thinking(prompt) == opened
@@ -101,29 +93,6 @@ async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_o
     [record] = read_records(run.output_file)
     assert record["conversations"][0][2]["content"] == shown  # and the prompts of training are cut from these
     assert record["raw_responses"][0] == ["<think>\n" + "a" * 7000]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"enable_thinking": False},
-        {"enable_thinking": True, "truncated_thinking": "drop"},
-        {"enable_thinking": True, "chat_template_thinking": "off"},
-        None,
-    ],
-)
-async def test_a_result_is_not_resumed_under_another_history(tmp_path, other):
-    run = one_sample(tmp_path, enable_thinking=True)
-    await repair(run, Writer("x"), FakeJudge())
-    if other is None:
-        # Without the switch it is of a run in which one flag decided both the template's switch and the history.
-        manifest = json.loads(manifest_path(run.output_file).read_text())
-        del manifest["arguments"]["truncated_thinking"]
-        del manifest["arguments"]["generation"]["chat_template_thinking"]
-        manifest["arguments"]["generation"]["enable_thinking"] = manifest["arguments"].pop("enable_thinking")
-        manifest_path(run.output_file).write_text(json.dumps(manifest))
-    with pytest.raises(UserError):
-        await repair(one_sample(tmp_path, **other or {"enable_thinking": True}), Writer("x"), FakeJudge())
 
 
 @pytest.mark.slow

@@ -85,20 +85,6 @@ def test_prompts_that_are_named_word_every_problem_or_are_refused(tmp_path, poli
     assert summary["train"]["rows"] == 2
 
 
-async def test_multi_turn_rows_are_the_contextual_prompts(tmp_path, policy):
-    run = await multi_turn(tmp_path, policy)
-    convert_multi_turn(run)
-    rows = parquet.read_table(run.local_dir / "train.parquet").to_pylist()
-    sources = [json.loads(line) for line in run.train_file.read_text().splitlines()]
-    assert len(rows) == len(sources) == 1 + 2 * 3
-    for row, source in zip(rows, sources, strict=True):
-        assert list(row) == COLUMNS
-        assert row["prompt"] == source["prompt"]
-        for name in ("id", "sample", "turn", "prev_best_pass_rate", "perturbed"):
-            assert row["extra_info"][name] == source[name]
-        assert row["extra_info"]["problem_id"] == "1"
-
-
 @pytest.mark.slow
 async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, policy):
     import datasets
