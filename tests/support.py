@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import cobalt.report.write
+from cobalt.engine import Completion
 from cobalt.episode.record import decode_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -163,6 +164,26 @@ class FakeJudge:
 
     async def describe(self):
         return {}
+
+
+class FakeEngine:
+    """An engine that answers with a text, or what it says to a call, and remembers (conversation, settings, call).
+
+    An exception is raised. `about` is its description.
+    """
+
+    def __init__(self, text, **about):
+        self.text, self.about, self.asked = text, about, []
+
+    async def generate(self, conversation, settings, call):
+        self.asked.append(([dict(message) for message in conversation], settings, call))
+        text = self.text(call) if callable(self.text) else self.text
+        if isinstance(text, Exception):
+            raise text
+        return [Completion(text=text, finish_reason="stop")] * settings.n
+
+    async def describe(self):
+        return self.about
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import re
 
 import pytest
 from outside import run_commands
-from support import ROOT, FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines
+from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines
 from test_extraction_of_errors import A, B, extract, recorded, result
 from test_livecodebench import function_row, stdin_row
 from test_taco import row
@@ -18,7 +18,7 @@ from test_verl_rows import settings_of
 
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.taco import TacoSettings, easiest_places, read_attempts, taco
-from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
+from cobalt.engine import Call, GenerationSettings, derive_seed
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.record import axes_are_known
@@ -415,16 +415,13 @@ def test_bytes_that_are_not_text():
 
 
 async def test_judge_failure(tmp_path):
-    class Writing:
-        async def generate(self, conversation, settings, call):
-            return [Completion(text="```python\nx\n```", finish_reason="stop")] * settings.n
-
-        async def describe(self):
-            return {}
-
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     multi_turn = RepairSettings(problems, tmp_path / "m.jsonl", num_completions=1, turns=1)
-    assert (await repair(multi_turn, Writing(), FakeJudge(lambda *_: InfrastructureError("no answer")))).failed == 1
+    assert (
+        await repair(
+            multi_turn, FakeEngine("```python\nx\n```"), FakeJudge(lambda *_: InfrastructureError("no answer"))
+        )
+    ).failed == 1
     assert not multi_turn.output_file.exists()  # there: a record with the failure as feedback
 
 

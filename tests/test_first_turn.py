@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support import FakeJudge, square_problem, write_lines
+from support import FakeEngine, FakeJudge, square_problem, write_lines
 from test_rollout import SETTINGS
 
-from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import load_prompts
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
@@ -18,17 +17,8 @@ from cobalt.stage.manifest import made_by, manifest_path
 from cobalt.stage.records import read_records
 
 
-class NamedEngine:
-    """Answers with a fixed text; `about` is its description."""
-
-    def __init__(self, **about):
-        self.about = {"model": "m", "seed": 0} | about
-
-    async def generate(self, conversation, settings, call):
-        return [Completion(text=f"answer {call.turn}", finish_reason="stop")] * settings.n
-
-    async def describe(self):
-        return self.about
+def named_engine(**about):
+    return FakeEngine(lambda call: f"answer {call.turn}", **{"model": "m", "seed": 0} | about)
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ async def single(tmp_path):
     """A single-turn result of two samples, and the folder that it lies in."""
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     result = tmp_path / "single.jsonl"
-    assert not (await sample(SampleSettings(problems, result, **SETTINGS), NamedEngine(), FakeJudge(True))).failed
+    assert not (await sample(SampleSettings(problems, result, **SETTINGS), named_engine(), FakeJudge(True))).failed
     return result
 
 
@@ -44,7 +34,7 @@ async def continued(source, *, engine=None, settings=SETTINGS, **more):
     """Continue a first turn by one turn; returns the manifest's arguments."""
     output = source.with_name("multi.jsonl")
     run_settings = RepairSettings(source, output, **settings, turns=1, **more)
-    assert not (await repair(run_settings, engine or NamedEngine(), FakeJudge(True))).failed
+    assert not (await repair(run_settings, engine or named_engine(), FakeJudge(True))).failed
     return json.loads(manifest_path(output).read_text())["arguments"]
 
 
@@ -54,7 +44,7 @@ async def test_a_first_message_in_the_words_of_the_prompts_is_sent_and_later_tur
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, instruction=words)])
     result = tmp_path / "single.jsonl"
     run_settings = SampleSettings(problems, result, **SETTINGS, prompts=prompts)
-    assert not (await sample(run_settings, NamedEngine(), FakeJudge(True))).failed
+    assert not (await sample(run_settings, named_engine(), FakeJudge(True))).failed
     assert [record["instruction"] for record in read_records(result)] == [words]
     await continued(result, prompts=prompts)
 
@@ -66,7 +56,7 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     held = ([3], [3, "1"], [3, "1"], [3, 2, "1"], [3, 2, "1", 0], [3, 2, "1", 0])
     for choice, ids in zip(choices, held, strict=True):
         settings = SampleSettings(problems, result, **SETTINGS, **choice)
-        assert not (await sample(settings, NamedEngine(), FakeJudge(True))).failed
+        assert not (await sample(settings, named_engine(), FakeJudge(True))).failed
         assert [record["id"] for record in read_records(result)] == ids
     manifest = json.loads(manifest_path(result).read_text())
     worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
@@ -75,14 +65,14 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     ]  # fmt: skip
     output = tmp_path / "multi.jsonl"
     later = RepairSettings(result, output, **SETTINGS, turns=1, ids=("2",))
-    assert not (await repair(later, NamedEngine(), FakeJudge(True))).failed
+    assert not (await repair(later, named_engine(), FakeJudge(True))).failed
     assert [record["id"] for record in read_records(output)] == [2]
 
 
 async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_no_response_of_it(single):
     other = SETTINGS | {"seed": 7}
     arguments = await continued(
-        single, settings=other, engine=NamedEngine(seed=5, private=False, device="cpu", name="m-1")
+        single, settings=other, engine=named_engine(seed=5, private=False, device="cpu", name="m-1")
     )
     assert "first_turn" not in arguments
 
@@ -100,7 +90,7 @@ async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_n
     ],
 )
 async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_written(single, changes, named):
-    engine = NamedEngine(**changes.pop("engine", {}))
+    engine = named_engine(**changes.pop("engine", {}))
     settings = SETTINGS | changes.pop("settings", {})
     with pytest.raises(UserError) as refused:
         await continued(single, engine=engine, settings=settings, **changes)
@@ -111,10 +101,10 @@ async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_writ
 async def test_a_difference_that_is_allowed_is_in_the_manifest_and_others_are_still_refused(single):
     settings = SETTINGS | {"temperature": 1.0}
     with pytest.raises(UserError, match=r"engine\.model") as refused:
-        await continued(single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature",))
+        await continued(single, settings=settings, engine=named_engine(model="b"), allow=("temperature",))
     assert "temperature" not in str(refused.value)
     arguments = await continued(
-        single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature", "engine")
+        single, settings=settings, engine=named_engine(model="b"), allow=("temperature", "engine")
     )
     assert arguments["first_turn"] == {"generation.temperature": 0.6, "engine.model": "m"}
 

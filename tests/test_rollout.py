@@ -5,9 +5,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from support import FakeJudge, square_problem, trajectories_of, write_lines
+from support import FakeEngine, FakeJudge, square_problem, trajectories_of, write_lines
 
-from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import ALL_PUBLIC_PASSED
 from cobalt.judge import JudgeSettings, LocalJudge
@@ -208,21 +207,14 @@ async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
         await run_items(2, work, output, concurrency=1)
 
 
-class DeviceEngine:
-    """An engine on a device, which fails for some problems and keeps the seeds of its calls."""
+def device_engine(device, failing=()):
+    """An engine on a device, which fails for some problems."""
+    about = {"model": "m"} | ({"device": device} if device else {})
+    return FakeEngine(lambda call: InfrastructureError("gone") if call.problem_id in failing else RIGHT, **about)
 
-    def __init__(self, device, failing=()):
-        self.about = {"model": "m"} | ({"device": device} if device else {})
-        self.failing, self.seeds = failing, []
 
-    async def generate(self, conversation, settings, call):
-        if call.problem_id in self.failing:
-            raise InfrastructureError("gone")
-        self.seeds.append(settings.seed)
-        return [Completion(text=RIGHT, finish_reason="stop")] * settings.n
-
-    async def describe(self):
-        return self.about
+def seeds_of(engine):
+    return [settings.seed for _, settings, _ in engine.asked]
 
 
 def generation_of(result):
@@ -241,26 +233,26 @@ def generation_of(result):
 )
 async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_path, samples, device, seeded):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    engine = DeviceEngine(device)
+    engine = device_engine(device)
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, samples=samples)
     assert not (await repair(run, engine, FakeJudge(True))).failed
-    assert len(engine.seeds) == 6  # two problems: a call for both samples, then one for each
-    assert len(set(engine.seeds)) == (6 if seeded else 1)
-    assert (None in engine.seeds) is not seeded
+    assert len(seeds_of(engine)) == 6  # two problems: a call for both samples, then one for each
+    assert len(set(seeds_of(engine))) == (6 if seeded else 1)
+    assert (None in seeds_of(engine)) is not seeded
     assert generation_of(run.output_file)["seed"] == (0 if seeded else None)
 
 
 @pytest.mark.parametrize(("began", "moved"), [("cpu", "gpu"), ("gpu", "cpu")])
 async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path, began, moved):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    first, second = DeviceEngine(began, failing=[1]), DeviceEngine(moved)
+    first, second = device_engine(began, failing=[1]), device_engine(moved)
     run = SampleSettings(problems, tmp_path / "s.jsonl", **SETTINGS)
     assert (await sample(run, first, FakeJudge(True))).failed == 1
     other = SampleSettings(problems, run.output_file, **SETTINGS, samples="unseeded" if began == "cpu" else "seeded")
     with pytest.raises(UserError, match=r"generation\.seed"):
         await sample(other, second, FakeJudge(True))
     assert not (await sample(run, second, FakeJudge(True))).failed
-    assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
+    assert {seed is None for engine in (first, second) for seed in seeds_of(engine)} == {began == "gpu"}
 
 
 class UnreachableEngine:
@@ -284,6 +276,6 @@ class UnreachableEngine:
 async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, enable_thinking=True)
-    assert (await repair(run, DeviceEngine("cpu", failing=[1]), FakeJudge(True))).failed == 1
+    assert (await repair(run, device_engine("cpu", failing=[1]), FakeJudge(True))).failed == 1
     with pytest.raises(UserError, match=named):
         await repair(replace(run, **changed), UnreachableEngine(), FakeJudge(True))

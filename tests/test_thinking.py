@@ -5,13 +5,10 @@ no switch and opens `<think>` in the prompt, so that responses start inside thei
 what holds for both alike.
 """
 
-import itertools
-
 import pytest
 from chat_tokenizers import make_tokenizer, save_policy
-from support import FakeJudge, composed, refused_training, square_problem, write_lines
+from support import FakeEngine, FakeJudge, composed, refused_training, square_problem, write_lines
 
-from cobalt.engine import Completion
 from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.rollout.multi_turn import RepairSettings, repair
@@ -57,21 +54,6 @@ def test_counters_with_different_template_arguments_have_different_fingerprints(
     assert counters[0].fingerprint == PromptTokenCounter(folder).fingerprint
 
 
-class Writer:
-    """An engine that answers with fixed texts, whatever the conversation."""
-
-    def __init__(self, *texts):
-        self.texts = itertools.cycle(texts)
-        self.seen = []
-
-    async def generate(self, conversation, settings, call):
-        self.seen.append([dict(message) for message in conversation])
-        return [Completion(text=next(self.texts), finish_reason="stop") for _ in range(settings.n)]
-
-    async def describe(self):
-        return {}
-
-
 def one_sample(folder, **flags):
     """The settings of a run of one problem and one sample, with the file of the problem."""
     problems = write_lines(folder / "p.jsonl", [square_problem(0)])
@@ -87,9 +69,9 @@ def one_sample(folder, **flags):
     ],
 )
 async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_off(tmp_path, flags, shown):
-    run, engine = one_sample(tmp_path, turns=1, **flags), Writer("<think>\n" + "a" * 7000)
+    run, engine = one_sample(tmp_path, turns=1, **flags), FakeEngine("<think>\n" + "a" * 7000)
     assert not (await repair(run, engine, FakeJudge())).failed
-    assert engine.seen[1][2] == {"role": "assistant", "content": shown}
+    assert engine.asked[1][0][2] == {"role": "assistant", "content": shown}
     [record] = read_records(run.output_file)
     assert record["conversations"][0][2]["content"] == shown  # and the prompts of training are cut from these
     assert record["raw_responses"][0] == ["<think>\n" + "a" * 7000]
