@@ -254,11 +254,6 @@ async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, m
         await process(tmp_path, policy, [trajectory_record(0, [[WRONG, WRONG, RIGHT]])], **settings)
 
 
-def test_a_chat_template_that_refuses_a_message_is_named(policy):
-    with pytest.raises(UserError, match="the chat template of .* role 'tool'"):
-        PromptTokenCounter(policy).count([[{"role": "tool", "content": ""}]])
-
-
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no/such/folder"])
 def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -273,7 +268,6 @@ BROKEN = [
     ),
     ("tokenizer.json", None, "cannot load the tokenizer"),
     ("chat_template.jinja", None, "has no chat template"),
-    *(("chat_template.jinja", template, "chat template") for template in ("{{ messages + 1 }}", "{{ 1 / 0 }}")),
 ]
 
 
