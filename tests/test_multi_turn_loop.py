@@ -7,6 +7,7 @@ import copy
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from support import FakeJudge, composed, square_problem
 
 from cobalt.episode import load_prompts
@@ -51,12 +52,14 @@ class Rollout:
     """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
 
     def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, log_probs=True, **episode):
+        from omegaconf import OmegaConf
+
         self.tokenizer, self.asked = tokenizer, []
         self.judge = judge or knowing_judge()
         self.ids = [[*self.encode(r), tokenizer.eos_token_id] if isinstance(r, str) else r for r in responses]
-        self.config = composed(
-            policy, policy, policy, *(REQUIRES_THINKING, *overrides), data="episodes", rollout="multi_turn"
-        )
+        self.config = composed(policy, policy, policy, REQUIRES_THINKING, data="episodes", rollout="multi_turn")
+        for key, _, value in (override.partition("=") for override in overrides):  # to compose each would take long
+            OmegaConf.update(self.config, key.lstrip("+"), yaml.safe_load(value), force_add=key.startswith("+"))
         self.log_probs, self.seeded = log_probs, seeded
         rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
         self.fields = {
