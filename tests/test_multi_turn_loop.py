@@ -217,6 +217,17 @@ async def test_log_probs_stand_at_the_tokens_that_were_written(rollout):
     assert without.outputs[0].response_logprobs is None
 
 
+def test_a_row_takes_log_probs_for_each_token_or_for_none():
+    from cobalt_verl.agent_loops.token_rows import add_turn
+
+    for responses in ([([5], [-1.0]), ([6], None)], [([5], None), ([6], [-1.0])], [([5, 6], [-1.0])], [([], [])]):
+        rows, seen = [], [1, 2]
+        with pytest.raises(ValueError):
+            for token_ids, log_probs in responses:
+                add_turn(rows, seen, token_ids, log_probs)
+                seen = [*seen, *token_ids, 3]
+
+
 @pytest.mark.parametrize(("rewarded", "program", "rate"), [("final", "nearly", 0.75), ("best", "right", 1.0)])
 async def test_the_reward_is_the_single_turn_reward_of_the_final_or_of_the_best_program(
     rollout, rewarded, program, rate

@@ -27,8 +27,10 @@ RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 
 def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096, **more):
     train, validation = files
-    paths = {"train_file": train, "validation_file": validation, "local_dir": tmp_path / "verl"}
-    return kind(**paths, model_name=policy, max_prompt_length=limit, **more)
+    return kind(
+        train_file=train, validation_file=validation, local_dir=tmp_path / "verl", model_name=policy,
+        max_prompt_length=limit, **more,
+    )  # fmt: skip
 
 
 def single_turn(tmp_path, policy, train, validation, limit=4096, **more):
@@ -146,7 +148,7 @@ def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monke
         ([square_problem(1, test_cases="{")], [square_problem(2)], 4096, "record 1: field 'test_cases': .*not valid"),
         ([square_problem(1), square_problem(1)], [square_problem(2)], 4096, "id 1 is already used"),
     ],
-)
+)  # fmt: skip
 def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, validation, limit, message):
     with pytest.raises(UserError, match=message):
         convert_single_turn(single_turn(tmp_path, policy, train, validation, limit))
@@ -180,8 +182,10 @@ PROMPT = {
     ],
 )
 def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, change, message):
-    row = change if "question" in change else PROMPT | change
-    files = [write_lines(tmp_path / name, [one]) for name, one in (("t.jsonl", row), ("v.jsonl", PROMPT))]
+    files = [
+        write_lines(tmp_path / "t.jsonl", [change if "question" in change else PROMPT | change]),
+        write_lines(tmp_path / "v.jsonl", [PROMPT]),
+    ]
     run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
     with pytest.raises(UserError, match=message):
         convert_multi_turn(run)
