@@ -19,7 +19,7 @@ from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.credentials import Credentials, read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine
-from cobalt.engine.pacing import retry_after
+from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.records import read_records
 
@@ -99,14 +99,14 @@ def slow(request):
 
 
 async def test_retry_after_delays_all_requests():
-    with serve(failure(429, headers={"Retry-After": "1"}), answer()) as provider:
+    with serve(failure(429, headers={"Retry-After": "2"}), answer()) as provider:
         async with engine(provider) as one:
             slow = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
             await until_asked(provider, 1)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1)
             await one.generate(HELLO, SAMPLING, Call(1, 0))
             await slow
-    assert all(later - provider.times[0] >= 1 for later in provider.times[1:])
+    assert all(later - provider.times[0] >= 2 for later in provider.times[1:])
 
 
 async def test_requests_in_flight_are_bounded_over_problems_and_samples_together():
@@ -158,6 +158,10 @@ def test_retry_after_is_read_in_every_form(said, seconds):
 
 
 async def test_requests_are_spread_over_the_minute():
+    pacer = Pacer(requests_per_minute=600)
+    started = time.monotonic()
+    await asyncio.gather(*(pacer.wait() for _ in range(6)))
+    assert time.monotonic() - started >= 0.5
     with serve(answer()) as provider:
         one, started = engine(provider, requests_per_minute=600), time.monotonic()
         await ask(one, SAMPLING.model_copy(update={"n": 4}))
