@@ -22,6 +22,20 @@ def config_of(*overrides, scale="paper", **choices):
     return compose(TrainingSettings(Path("data"), "model", Path("out"), scale=scale, overrides=overrides, **choices))
 
 
+def counted_cpus(config, monkeypatch):
+    """The CPUs that the Ray of a run counts."""
+    from cobalt.training import launch
+
+    counted = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
+    monkeypatch.setattr(
+        launch, "private_ray", lambda **given: contextlib.nullcontext(counted.append(given["num_cpus"]))
+    )
+    with launch._ray(config):
+        return counted[0]
+
+
 class Recorded(Exception):
     pass
 
@@ -57,19 +71,23 @@ def cpus_that_verl_reserves(config, monkeypatch):
     ("scale", "overrides"),
     [("paper", []), ("paper", ["trainer.n_gpus_per_node=8", "trainer.nnodes=2"]), ("pocket", [])],
 )
-def test_the_cpus_that_a_run_needs_are_those_that_verl_reserves_and_one_for_the_controller(
-    monkeypatch, scale, overrides
-):
+def test_ray_counts_the_cpus_that_verl_reserves_and_one_for_the_controller(monkeypatch, scale, overrides):
     config = config_of(*overrides, scale=scale)
     reserved = cpus_that_verl_reserves(config, monkeypatch)
-    assert machine.cpus_needed(config) == reserved + 2  # TransferQueue's controller, one that actors may start on
-    assert machine.cpus_needed(config, judge=0.5) == reserved + 3
+    needed = machine.cpus_needed(config)
+    assert needed == reserved + 2  # TransferQueue's controller, one that actors may start on
+    assert machine.cpus_needed(config, judge=0.5) == needed + 1
+    if scale == "pocket":
+        assert needed <= counted_cpus(config, monkeypatch) >= 16
 
 
 @pytest.mark.parametrize(
     ("scale", "overrides", "units"),
     [
+        ("paper", [], 4),
         ("paper", ["trainer.n_gpus_per_node=8", "trainer.nnodes=2"], 16),
+        ("paper", ["trainer.n_gpus_per_node=1"], 1),
+        ("gpu-smoke", [], 1),
         ("pocket", [], 1),
         ("paper", ["transfer_queue.backend.SimpleStorage.num_data_storage_units=3"], 3),
     ],
@@ -130,6 +148,15 @@ def test_shared_memory_is_for_objects_and_on_a_cpu_for_weights(monkeypatch):
     machine.check_shared_memory(pocket)
 
 
+HOLD = """
+import sys
+from cobalt.training import machine
+with machine.alone():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_fewer_gpus_than_the_run_asks_for_are_refused_before_ray_starts(monkeypatch):
     from cobalt.training import launch
 
@@ -143,16 +170,9 @@ def test_a_second_run_with_a_ray_of_its_own_is_refused_until_the_first_has_ended
     from cobalt.training import launch
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(launch, "private_ray", lambda **_: contextlib.nullcontext({"RAY_ADDRESS": "own"}))
     monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
-    code = f"""
-import sys
-from cobalt.training import machine
-machine._ADDRESS = {machine._ADDRESS!r}
-with machine.alone():
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+    monkeypatch.setattr(launch, "private_ray", lambda **_: contextlib.nullcontext({"RAY_ADDRESS": "own"}))
+    code = f"from cobalt.training import machine; machine._ADDRESS = {machine._ADDRESS!r}{HOLD}"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"held\n"
         with pytest.raises(UserError, match="another training run"), launch._ray(config_of(scale="pocket")):
