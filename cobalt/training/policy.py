@@ -31,11 +31,12 @@ def misfits(path: str, lengths: str, longest: int, *, on_cpu: bool) -> Iterator[
     `lengths` names the settings that `longest` follows from. For the model see `architecture`.
     """
     model = architecture(path).get_text_config()
-    positions, window = (getattr(model, name, None) for name in ("max_position_embeddings", "sliding_window"))
+    positions: int | None = getattr(model, "max_position_embeddings", None)
+    window: int | None = getattr(model, "sliding_window", None)
     if positions and longest > positions:
         yield f"{lengths} = {longest} is more than the {positions} tokens of {path}: set smaller ones"
-    slides = window and "sliding_attention" in (getattr(model, "layer_types", None) or ["sliding_attention"])
-    if on_cpu and slides and window < longest:
+    slides = "sliding_attention" in (getattr(model, "layer_types", None) or ["sliding_attention"])
+    if on_cpu and slides and window and window < longest:
         yield f"{lengths} = {longest}, and {path} attends to {window} tokens, unlike training on a CPU: set less"
     if on_cpu and getattr(model, "attn_logit_softcapping", None):
         yield f"{path} has attn_logit_softcapping, which training on a CPU does not have: take another model"
