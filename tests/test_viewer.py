@@ -431,6 +431,7 @@ def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hackin
     assert "50 % of hidden tests passed · 7 tokens" in first
     assert "retry 0" in first and "retry 1" in second
     assert "hacking event: logic overfitting" in second
+    assert "regressed" not in second, "the program before it was wrong, too"
     assert each(browser, "#turn-0-1 .tests button") == ["0 \u2713", "1 \u00d7", "0 \u00d7", "1 L"]
     assert each(browser, "#turn-0-1 .diff > *", "tagName") == ["SPAN", "DEL", "INS"]
     changed = ["  number = int(input())", "- print(number * 2)", "+ print(number * 3)"]
