@@ -28,13 +28,9 @@ RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096, **more):
     train, validation = files
     return kind(
-        train_file=train,
-        validation_file=validation,
-        local_dir=tmp_path / "verl",
-        model_name=policy,
-        max_prompt_length=limit,
-        **more,
-    )
+        train_file=train, validation_file=validation, local_dir=tmp_path / "verl", model_name=policy,
+        max_prompt_length=limit, **more,
+    )  # fmt: skip
 
 
 def single_turn(tmp_path, policy, train, validation, limit=4096, **more):
@@ -168,15 +164,10 @@ def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monke
         ([square_problem(1)], [], 4096, "v.jsonl: .* 0 of 0 .*--max_prompt_length 4096"),
         ([square_problem(1)], [square_problem(2)], 5, "1 of 1 .*--max_prompt_length 5"),
         ([square_problem(1)], [square_problem(2)], 0, "max_prompt_length is 0"),
-        (
-            [square_problem(1, test_cases="{")],
-            [square_problem(2)],
-            4096,
-            "record 1: field 'test_cases': .*not valid",
-        ),
+        ([square_problem(1, test_cases="{")], [square_problem(2)], 4096, "record 1: field 'test_cases': .*not valid"),
         ([square_problem(1), square_problem(1)], [square_problem(2)], 4096, "id 1 is already used"),
     ],
-)
+)  # fmt: skip
 def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, validation, limit, message):
     with pytest.raises(UserError, match=message):
         convert_single_turn(single_turn(tmp_path, policy, train, validation, limit))
@@ -192,15 +183,9 @@ def test_one_file_for_both_splits_is_refused(tmp_path, policy):
 
 
 PROMPT = {
-    "id": "1/-/0",
-    "problem_id": 1,
-    "sample": None,
-    "turn": 0,
-    "prompt": [{"role": "user", "content": "a"}],
-    "prev_best_pass_rate": 0.0,
-    "perturbed": False,
-    "test_cases": {"inputs": ["1"], "outputs": ["1"]},
-}
+    "id": "1/-/0", "problem_id": 1, "sample": None, "turn": 0, "prompt": [{"role": "user", "content": "a"}],
+    "prev_best_pass_rate": 0.0, "perturbed": False, "test_cases": {"inputs": ["1"], "outputs": ["1"]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
