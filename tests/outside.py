@@ -30,7 +30,7 @@ MODULES = ("judge", "report", "report.viewer", "training", "services", "prefligh
 APPS = {"judge": "remote_reward_server.py", "engine": "vllm_engine_actor.py"}
 
 _DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
-_SOURCES = ("cobalt/**/*.py", "verl/**/*.py", "scripts/**/*", "preproc/*.py", "*.py", "tests/*.py")
+_SOURCES = ("cobalt/**/*.py", "verl/**/*.py", "scripts/**/*", "preproc/*.py", "*.py", "tests/*.py", "tests/long/*.py")
 _HEADER = re.compile(r" (-.*?|[A-Z{\[][A-Z_.\- {}\[\]]*?)(?:  +(\S.*))?$")  # of a flag, or of a positional argument
 _PREFIXES = {"COBALT_JUDGE_": "judge", "COBALT_VLLM_": "engine"}
 

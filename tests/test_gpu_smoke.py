@@ -118,11 +118,11 @@ def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_t
         training = replace(step.training, overrides=(*step.training.overrides, *overrides))
         return replace(whole, root=tmp_path, steps=(replace(step, training=training, needs=()),))
 
-    with pytest.raises(UserError, match=r"step ft_training: .*train\.parquet"):
-        dry_run(planned(), lambda text: None)
     for path in (tmp_path / "runs/gpu_smoke/ft_data", tmp_path / "pocket/gpu_smoke_seed0/model"):
         path.mkdir(parents=True)
     save_policy(tmp_path / "pocket/gpu_smoke_seed0/model", "qwen3")
+    with pytest.raises(UserError, match=r"step ft_training: .*train\.parquet"):
+        dry_run(planned(), lambda text: None)
     row = {
         "data_source": "d", "prompt": [{"role": "user", "content": "u"}],
         "reward_model": {"style": "rule", "ground_truth": square_problem(0)["test_cases"]},
