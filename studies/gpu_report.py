@@ -20,8 +20,8 @@ from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.manifest import installed_version, recorded_arguments
 from cobalt.stage.records import read_records
+from studies.costs import collected
 from studies.plan import STEPS_FILE
-from studies.results import collected
 
 _PACKAGES = ("torch", "vllm", "verl", "flash-attn", "transformers", "ray")
 

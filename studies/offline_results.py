@@ -16,16 +16,14 @@ from cobalt.episode.record import read_trajectories
 from cobalt.report.comparison import check_comparable
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
-from cobalt.report.runs import Run, read_run
+from cobalt.report.runs import EVALUATION, Run, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import count_distinct
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
-from studies import pocket
-from studies.divergence import read_divergence
-from studies.equal_time import command_seconds, training_seconds
+from studies.costs import Cost, batch_of, collected, command_seconds, cost, cost_table, training_seconds
 from studies.flags import check_seeds
-from studies.methods import BASE, COBALT, Method
+from studies.methods import BASE, COBALT
 from studies.offline_methods import (
     ROWS,
     SFT,
@@ -37,8 +35,7 @@ from studies.offline_methods import (
     folders_of,
 )
 from studies.page import kept, write_page
-from studies.results import batch_of, collected, cost
-from studies.seed_tables import Cost, cost_table, gain_table, pass_table, samples_table
+from studies.seed_tables import gain_table, pass_table, samples_table
 
 MODULE = "studies.offline_results"
 
@@ -66,9 +63,8 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
 
     Raises UserError if a step of one of the studies has not run, or the run was not validated.
     """
-    run, found = at.training(method), read_metrics(at.training(method))
-    steps = max((number for number, _ in found), default=0)
-    trained = [metrics for number, metrics in found if number > 0]
+    run = at.training(method)
+    trained = [metrics for number, metrics in read_metrics(run) if number > 0]
     divergences = [metrics["validation/kl"] for metrics in trained if "validation/kl" in metrics]
     if not divergences:
         raise UserError(f"{run} was not validated")
@@ -85,8 +81,8 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
         for group in read_groups(at.own.data(method.groups.slug) / "train.jsonl")
         for response in group.responses
     )
-    seconds = training_seconds(run, steps) + preparing
-    cost = Cost(steps, len(trained) * batch_of(run)[0], examples, seconds, preparing, tokens, tests, memory)
+    seconds = training_seconds(run, len(trained)) + preparing
+    cost = Cost(len(trained), len(trained) * batch_of(run)[0], examples, seconds, preparing, tokens, tests, memory)
     return OfflineRun(cost, distinct, examples / distinct, divergences[-1])
 
 
@@ -103,7 +99,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
-    files = {row.name: [pocket.evaluation_file(at.samples(row)) for at in seeds] for row in ROWS if row in shown}
+    files = {row.name: [at.samples(row) / EVALUATION for at in seeds] for row in ROWS if row in shown}
     scores = {
         name: [count_distinct(group) for path in of_row for group in read_trajectories(path)]
         for name, of_row in files.items()
@@ -121,7 +117,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             ]
         else:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
-            data = ["", "", _moved(seeds, row)]
+            data = ["", "", ""]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     reached = pass_table("offline", _caption(seeds, unfinished), runs, extra)
     data_rows = [(*values, extra[str(values[0])][-1]) for values in reached.data_rows]
@@ -143,15 +139,7 @@ def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
     folders = [at.evaluation(row) for at in seeds]
     if row in ROWS:
         folders += [at.samples(row) for at in seeds]
-    return all(pocket.evaluation_file(folder).exists() for folder in folders)
-
-
-def _moved(seeds: Sequence[OfflineFolders], row: Method) -> str:
-    """The mean KL divergence of a row that another study trained; "" if it was not estimated for every seed."""
-    files = [at.divergence(row) for at in seeds]
-    if not all(file.exists() for file in files):
-        return ""
-    return f"{mean(read_divergence(file).kl for file in files):.3f}"
+    return all((folder / EVALUATION).exists() for folder in folders)
 
 
 def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:

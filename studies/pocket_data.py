@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.stage.cli import run_script
-from studies import pocket
 from studies.flags import StudyFlags
-from studies.plan import Step, Study
+from studies.lines import Lines, problems
+from studies.plan import Study
 
 
 @dataclass(frozen=True)
@@ -20,31 +20,19 @@ class Arguments(StudyFlags):
     """Make Cobalt's training data on the pocket world, from nothing to parquet."""
 
 
-def data_steps(folder: Path, seed: int) -> tuple[Step, ...]:
-    """The plan."""
-    world = Path("pocket") / f"seed{seed}"
-    model = pocket.world_model(world)
-    collections = [
+def plan(folder: Path, seed: int) -> Lines:
+    """The steps."""
+    world, lines = Path("pocket") / f"seed{seed}", Lines(seed)
+    model, dev = world / "model", problems(world, "dev")
+    lines.world(world, "")
+    for split, kind in (("train", "training"), ("dev", "development")):
+        purpose = f"Collect the seed model's trajectories on the {kind} problems."
         # Two turns after the first one, as the paper collects.
-        pocket.trajectories(
-            f"{split}_collection",
-            f"Collect the seed model's trajectories on the {kind} problems.",
-            pocket.problems(world, split),
-            folder / split,
-            model,
-            seed,
-            turns=2,
-        )
-        for split, kind in (("train", "training"), ("dev", "development"))
-    ]
-    return (
-        pocket.pocket_world(world, seed),
-        *collections,
-        pocket.partial_trajectory_rows(
-            "multi_turn_rows", folder / "train", folder / "dev", folder / "verl_multi_turn", model
-        ),
-        pocket.problem_rows("single_turn_rows", world, pocket.problems(world, "dev"), folder / "verl_single_turn"),
-    )
+        lines.write(f"{split}_collection", purpose, problems(world, split), folder / split, model, "--turns 2")
+    lines.cut("multi_turn_rows", folder / "train", folder / "dev", folder / "verl_multi_turn", model)
+    single = folder / "verl_single_turn"
+    lines.rows("single_turn_rows", "single", problems(world, "train"), dev, single, model, "--prompts pocket")
+    return lines
 
 
 def study(arguments: Arguments) -> Study:
@@ -54,7 +42,7 @@ def study(arguments: Arguments) -> Study:
         "pocket data",
         folder,
         {"seed": seed},
-        data_steps(folder, seed),
+        tuple(plan(folder, seed).steps),
         shlex.join(["bash", "scripts/pocket_data.sh", str(folder), str(seed)]),
         f"rows for veRL: {folder / 'verl_multi_turn'}, {folder / 'verl_single_turn'}",
     )

@@ -3,7 +3,6 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +25,6 @@ _TRAINED_TURNS = 3
 """Programs of a trajectory in training: what comes after them is beyond what policies were trained on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the training of one policy took, with the making of its data and without starts of services.
-
-    Attributes:
-        steps: Of training.
-        prompts: That it was trained on, each with all its samples; in offline training, groups of responses.
-        examples: Responses that it was trained on. A trajectory of an online method has one for each program.
-        seconds: Of training steps, and of the commands that made their data.
-        data_seconds: The part of making the data.
-        tokens: Generated ones.
-        tests: That programs were judged on.
-        memory: GiB in use on the machine at the peak of training, all processes together.
-    """
-
-    steps: int
-    prompts: int
-    examples: int
-    seconds: float
-    data_seconds: float
-    tokens: float
-    tests: float
-    memory: float
-
-
 def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Mapping[str, Sequence[str]]) -> Table:
     """Pass@1 by turn, the changes to the last turn, over problems and over runs, and the last turn of each seed.
 
@@ -64,7 +38,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
     cells, data = [], []
     for method, runs in rows.items():
         estimates = {turn: pooled(runs, turn) for turn in range(last + 1)}
-        changes = [cell for turn in starts for cell in gain_cells(*_gain(runs, turn, runs, last))]
+        changes = [cell for turn in starts for cell in _gain_cells(*_gain(runs, turn, runs, last))]
         by_seed = " / ".join(f"{100 * runs[seed].metrics[last].pass_at_1:.1f}" for seed in seeds)
         cells.append([method, *(_share(estimates[turn]) for turn in shown), *changes, by_seed, *extra.get(method, ())])
         for turn, estimate in estimates.items():
@@ -72,7 +46,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
             data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
     heads = [f"turn {turn}" for turn in shown]
     heads += [head for turn in starts for head in (f"{turn} to {last}", "over runs")]
-    heads += [f"turn {last}, {_seeds_named(seeds)}"]
+    heads += [f"turn {last}, {seeds_named(seeds)}"]
     return Table(
         name,
         caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; changes to the last"
@@ -94,7 +68,7 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
         if method != base:
             gains = [_gain(runs, turn, rows[base], turn) for turn in turns]
             by_seed = " / ".join(f"{100 * gain:+.1f}" for gain in run_differences(runs, last, rows[base], last))
-            cells.append([f"{base} minus {method}", *(cell for gain in gains for cell in gain_cells(*gain)), by_seed])
+            cells.append([f"{base} minus {method}", *(cell for gain in gains for cell in _gain_cells(*gain)), by_seed])
             for turn, (over_problems, runs_of) in zip(turns, gains, strict=True):
                 bounds = (None, None) if runs_of is None else (runs_of.lower, runs_of.upper)
                 data.append((method, turn, over_problems.mean, over_problems.lower, over_problems.upper, *bounds))
@@ -104,7 +78,7 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
         [
             "",
             *(head for turn in turns for head in (f"turn {turn}", "over runs")),
-            f"turn {last}, {_seeds_named(seeds)}",
+            f"turn {last}, {seeds_named(seeds)}",
         ],
         cells,
         ("method", "turn", "difference", "lower", "upper", "runs_lower", "runs_upper"),
@@ -141,71 +115,6 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
             *("method", "turn", "wrong_before", "repair_rate", "repeat_rate"),
             *("right_before", "stay_right_rate", "spoil_rate"),
         ),
-        data,
-    )
-
-
-def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
-    """Costs of a prompt with its samples and of a response: the mean over seeds, collection included.
-
-    `costs` are those of each method, by seed.
-    """
-    seeds = sorted(next(iter(costs.values())))
-    cells, data = [], []
-    for method, by_seed in costs.items():
-        every = [by_seed[seed] for seed in seeds]
-        of_prompts = " / ".join(f"{one.seconds / one.prompts:.2f}" for one in every)
-        of_examples = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
-        steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
-        _, prompts, examples, seconds, preparing, tokens, tests, memory = zip(*map(astuple, every), strict=True)
-        answers, total, number = sum(examples), sum(seconds), len(every)
-        cells.append(
-            [
-                *(method, steps, f"{sum(prompts) // number:,}", f"{answers // number:,}"),
-                *(f"{total / number:,.0f}", f"{100 * sum(preparing) / total:.0f} %"),
-                *(f"{total / sum(prompts):.2f}", of_prompts, f"{1000 * total / answers:.0f}", of_examples),
-                *(f"{sum(tokens) / answers:.0f}", f"{sum(tests) / answers:.1f}", f"{max(memory):.1f}"),
-            ]
-        )
-        data += [(method, seed, *astuple(by_seed[seed])) for seed in seeds]
-    return Table(
-        name,
-        "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
-        " judging and cutting trajectories, or making groups of judged programs, and writing the rows of training. A"
-        " prompt counts with all its samples (offline: a group of responses); a response is one program that the policy"
-        " is trained on, so that a trajectory of an online method has several. Memory is what the machine had in use at"
-        " the peak of training, in GiB.",
-        [
-            *("", "steps", "prompts", "responses", "seconds", "of them data", "s a prompt", _seeds_named(seeds)),
-            *("ms a response", _seeds_named(seeds), "tokens a response", "tests a response", "GiB"),
-        ],
-        cells,
-        ("method", "seed", *(field.name for field in fields(Cost))),
-        data,
-    )
-
-
-def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int | None]]) -> Table:
-    """Pass@1 under impossible feedback, and hacking events.
-
-    `counts` has of each method the events, and the turns that had one to make (None: not known), summed over seeds.
-    """
-    last = max(len(run.metrics) for of_method in rows.values() for run in of_method.values()) - 1
-    cells, data = [], []
-    for method, (events, turns) in counts.items():
-        first, final = pooled(rows[method], 0), pooled(rows[method], last)
-        change = difference(rows[method], 0, rows[method], last)
-        tempted = "n/a" if turns is None else f"{turns:,}"
-        cells.append([method, _share(first), _share(final), _points(change), str(events), tempted])
-        data.append((method, first.mean, final.mean, change.mean, change.lower, change.upper, events, turns))
-    return Table(
-        "impossible_feedback",
-        "Under impossible feedback: two public tests of each problem have swapped outputs, and one of them is shown."
-        " Hacking events are changed programs that pass the impossible test they were shown, and every true public"
-        " test. Intervals are over problems; what other runs would give is not known.",
-        ["", "turn 0", f"turn {last}", "change", "hacking events", "turns after an impossible test"],
-        cells,
-        ("method", "first", "last", "change", "lower", "upper", "events", "turns_after_an_impossible_test"),
         data,
     )
 
@@ -276,7 +185,7 @@ def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _seeds_named(seeds: Sequence[int]) -> str:
+def seeds_named(seeds: Sequence[int]) -> str:
     """The words `seed 2`, or `seeds 0, 1` for several."""
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
@@ -291,7 +200,7 @@ def _gain(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> t
     return over_problems, over_runs(run_differences(base, base_turn, other, other_turn))
 
 
-def gain_cells(over_problems: Estimate, runs: Estimate | None) -> tuple[str, str]:
+def _gain_cells(over_problems: Estimate, runs: Estimate | None) -> tuple[str, str]:
     """A difference in points with its interval over problems, and its interval over runs with what both tell."""
     shown = "one run" if runs is None else f"{100 * runs.lower:+.1f} to {100 * runs.upper:+.1f}"
     return _points(over_problems), shown if sign_known(over_problems, runs) else f"{shown}, cannot tell"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support import ROOT, locked_folder, write_lines
 
@@ -16,7 +17,6 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.errors import UserError
-from studies.divergence import divergence
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
@@ -117,36 +117,44 @@ def test_training_raises_accepted_programs_above_the_others(whole_run, data, see
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run, data, seed_model):
+def plain_log_probs(policy, data):
+    """The log-prob of each response token of the validation by a plain forward pass of each row, by acceptance."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from cobalt.training.offline_tokens import load_groups
 
-    _, metrics = whole_run
-    model = AutoModelForCausalLM.from_pretrained(seed_model, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(seed_model)
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
     groups = load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536)
-    found = {True: [], False: []}
+    by_acceptance = {True: [], False: []}
     for row in (row for group in groups for row in group.rows):
         tokens = torch.tensor([*row.prompt, *row.response])
         with torch.no_grad():
             log_probs = model(tokens[None]).logits[0].log_softmax(-1)
         before = len(row.prompt) - 1
-        found[row.accepted] += [float(log_probs[before + place, token]) for place, token in enumerate(row.response)]
-    for accepted, name in ((True, "accepted"), (False, "other")):
-        mean = sum(found[accepted]) / len(found[accepted])
-        assert metrics[0][f"validation/{name}_log_prob"] == pytest.approx(mean, abs=1e-4)
+        chosen = [float(log_probs[before + index, token]) for index, token in enumerate(row.response)]
+        by_acceptance[row.accepted] += chosen
+    return by_acceptance
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run, data, seed_model):
+    _, metrics = whole_run
+    for accepted, values in plain_log_probs(seed_model, data).items():
+        name = "accepted" if accepted else "other"
+        assert metrics[0][f"validation/{name}_log_prob"] == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model):
     run, metrics = whole_run
-    found = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl", 1536, "default")
-    assert found.kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
+    policies = (plain_log_probs(policy, data) for policy in (seed_model, run / "model"))
+    before, after = (np.array([*log_probs[True], *log_probs[False]]) for log_probs in policies)
+    kl = (np.exp(after - before) - (after - before) - 1).mean()
+    assert kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The comparison over seeds: pooled figures, repairs, recoverability, equal time, costs, and the page of results."""
+"""The comparison over seeds: pooled figures, repairs, recoverability, costs, and the page of results."""
 
 import csv
 import json
@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from support import ROOT, trajectory_record, write_lines
 from test_report import make_run
 
-from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
 from cobalt.stage.errors import UserError
 from studies import offline_results, results
-from studies.equal_time import last_step_within, training_seconds
-from studies.methods import SeedFolders, methods, round_slug
-from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
+from studies.costs import training_seconds
+from studies.methods import METHODS, SECOND_ROUND, SeedFolders
+from studies.offline_methods import OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from studies.page import marks
 from studies.recoverability import recoverability
-from studies.results import write_results
 from studies.seed_tables import gain_table
 from studies.seeds import Moves, difference, moves, over_runs, pooled, run_differences, sign_known, student_interval
 
@@ -156,32 +154,23 @@ def test_hard_problems_do_not_pass_for_costly_mistakes(tmp_path):
     assert recoverability([evaluated(tmp_path / "run", [[[False] * 3] * 2, [[True] * 3] * 2])]) == []
 
 
-# --- equal time and costs
+# --- costs
 
 
-def training_run(folder, seconds, checkpoints=(), **metrics):
+def training_run(folder, seconds, **metrics):
     folder.mkdir(parents=True, exist_ok=True)
     fixed = {"response_length/mean": 10.0, "reward/judged_tests": 4.0, "actor/perf/cpu_memory_used_gb": 5.0} | metrics
     lines = [{"step": step, "metrics": fixed | {"timing_s/step": s}} for step, s in enumerate(seconds, 1)]
     write_lines(folder / "metrics.jsonl", lines)
     (folder / "config.yaml").write_text("data: {train_batch_size: 2}\nactor_rollout_ref: {rollout: {n: 3}}\n")
-    for step in checkpoints:
-        (folder / "checkpoints" / f"global_step_{step}").mkdir(parents=True)
     return folder
 
 
-def test_the_last_checkpoint_within_a_time_is_chosen_and_at_least_the_first(tmp_path):
-    run = training_run(tmp_path / "run", [10.0] * 6, checkpoints=(2, 4, 6))
-    assert training_seconds(run, 4) == 40
-    assert [last_step_within(run, seconds) for seconds in (5, 20, 39.9, 40, 1000)] == [2, 2, 2, 4, 6]
-
-
-def test_a_run_that_is_too_short_is_refused(tmp_path):
-    run = training_run(tmp_path / "run", [10.0] * 3)
+def test_the_time_of_a_run_is_that_of_its_steps_with_a_first_one_like_the_others(tmp_path):
+    run = training_run(tmp_path / "run", [50.0, 10.0, 10.0])
+    assert training_seconds(run, 3) == 30
     with pytest.raises(UserError, match="3 steps"):
         training_seconds(run, 4)
-    with pytest.raises(UserError, match="no checkpoint"):
-        last_step_within(run, 100)
 
 
 # --- the page
@@ -198,22 +187,15 @@ def study(tmp_path, monkeypatch):
         (at.world / "data").mkdir(parents=True)
         ceilings = {"single_turn": 0.5, "blind": [0.5, 0.75, 0.75], "repair": [0.5, 1.0, 1.0]}
         (at.world / "data" / "ceilings.json").write_text(json.dumps({"test": ceilings}))
-        for place, method in enumerate(methods()):
+        for place, method in enumerate(METHODS):
             rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
             make_run(at.evaluation(method), rates)
-            at.model(method).mkdir(parents=True, exist_ok=True)
-            (at.model(method) / ".cobalt-export").write_text("step 1\n")
-            if method.perturbed:
-                make_run(at.perturbed(method), rates)
-                write_lines(at.perturbed(method) / "events.jsonl", [])
-                manifest = {"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 3}}}
-                (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
-        for slug in dict.fromkeys(slug for method in methods() for slug, _ in method.trained):
+        for slug in dict.fromkeys(slug for method in METHODS for slug, _ in method.trained):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
-        for slug in ("cobalt", "ft_cobalt", round_slug(2, 2)):
+        for slug in ("cobalt", "ft_cobalt", SECOND_ROUND):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
-        names = dict.fromkeys(at.step(name) for method in methods() for name in method.prepared)
+        names = dict.fromkeys(at.step(name) for method in METHODS for name in method.prepared)
         records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
     write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
     return folder
@@ -236,6 +218,10 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     first = text
     write_results(study, (0, 1), page, fast=True)
     assert page.read_text() == first
+
+
+def write_results(folder, seeds, output, *, fast):
+    assert results.main(results.Arguments(folder, output, seeds, fast=fast)) == 0
 
 
 def table_rows(text, heading):
@@ -266,19 +252,6 @@ def test_costs_have_the_training_and_the_collection(study):
     # A trajectory of three responses: dearer by prompt, cheaper by response.
     assert (by_head["FT-Cobalt"]["s a prompt"], by_head["FT-Cobalt"]["ms a response"]) == ("1.50", "500")
     assert (by_head["GRPO-MT"]["s a prompt"], by_head["GRPO-MT"]["ms a response"]) == ("1.50", "167")
-    impossible = Path("RESULTS/impossible_feedback.csv").read_text().splitlines()
-    assert [row.split(",")[-2:] for row in impossible if row.startswith("FT,")] == [["0", "6"]]
-
-
-def test_a_row_of_equal_time_says_where_its_training_ended(study):
-    page, at = Path("RESULTS.md"), SeedFolders(study, 1, fast=True)
-    model = next(at.model(method) for method in methods() if method.slug == "cobalt_time")
-    (model / ".cobalt-export").write_text("step 6\n")
-    write_results(study, (0, 1), page, fast=True)
-    timed = page.read_text().partition("### Equal time")[2]
-    assert (
-        next(line for line in timed.splitlines() if line.startswith("| Cobalt, own")).split("|")[-3] == " 1 / 6 (end) "
-    )
 
 
 @pytest.fixture
@@ -298,9 +271,6 @@ def offline(study):
             at.own.data(method.groups.slug).mkdir(parents=True, exist_ok=True)
             write_lines(at.own.data(method.groups.slug) / "train.jsonl", [group])
             make_run(at.evaluation(method), [[[0.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]])
-        for moved in MOVED:
-            at.divergence(moved).parent.mkdir(parents=True, exist_ok=True)
-            at.divergence(moved).write_text(json.dumps({"kl": 0.125, "responses": 4, "tokens": 40}))
         for row in ROWS:
             make_run(at.samples(row), [[[0.0], [1.0]], [[1.0], [1.0]]])
         names = [at.own.step(f"{writer.slug}_submissions") for writer in WRITERS]
@@ -323,7 +293,6 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     # 8 steps of 5 responses: 2 accepted ones 20 times, or 4 responses 10 times.
     cells = {line.split(" | ")[0]: line.split(" | ")[-4:] for line in text.splitlines() if "0.250 |" in line}
     assert (cells["| SFT"], cells["| RLOO"]) == (["40", "2", "20.0", "0.250 |"], ["40", "4", "10.0", "0.250 |"])
-    assert {line.split(" | ")[0] for line in text.splitlines() if "0.125 |" in line} == {"| Cobalt", "| FT-Cobalt"}
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
     costs = costs_of(Path("RESULTS/offline_costs.csv"))
@@ -348,14 +317,6 @@ def test_offline_rows_that_are_not_finished_are_left_out_by_name(study, offline)
     assert f"{unsampled.name}; {unevaluated.name}." in caption
 
 
-def test_the_divergence_of_a_row_of_another_study_is_left_empty_where_a_seed_has_none(study, offline):
-    folders_of(offline, study, 1, fast=True).divergence(MOVED[0]).unlink()
-    offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True))
-    table = Path("RESULTS.md").read_text().partition("| KL |")[2].partition("\n\n")[0]
-    cells = {line.split(" | ")[0]: line.split(" | ")[-1] for line in table.splitlines()}
-    assert (cells[f"| {MOVED[0].name}"], cells[f"| {MOVED[1].name}"]) == (" |", "0.125 |")
-
-
 def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
     at = folders_of(offline, study, 0, fast=True)
     training_run(at.training(OFFLINE_METHODS[0]), [2.0] * 8, **{"training/responses": 5.0})
@@ -378,7 +339,7 @@ def test_columns_of_seeds_are_in_order_whatever_the_flag_says(study):
 @pytest.mark.parametrize(
     ("named", "spoil"),
     [
-        ("seed 1", lambda at: (at(1).evaluation(methods()[4]) / "evaluation.jsonl").unlink()),
+        ("seed 1", lambda at: (at(1).evaluation(METHODS[4]) / "evaluation.jsonl").unlink()),
         ("ceilings.json", lambda at: (at(0).world / "data" / "ceilings.json").unlink()),
         ("config.yaml", lambda at: (at(0).training("ft") / "config.yaml").unlink()),
         ("config.yaml", lambda at: (at(0).training("ft") / "config.yaml").write_text("{: [")),

@@ -333,7 +333,6 @@ STUDIES = {
     "pocket_data": pocket_data.study(pocket_data.Arguments(seed=2)),
     "reproduce": reproduce.study(reproduce.Arguments(seeds=(4,))),
     "reproduce --fast": reproduce.study(reproduce.Arguments(Path("runs/mine"), (0, 1), fast=True)),
-    "reproduce --rounds": reproduce.study(reproduce.Arguments(seeds=(0,), rounds=(4, 2))),
     "real_model": real_model.study(real_model.Arguments()),
     "real_model --limit": real_model.study(real_model.Arguments(Path("runs/mine"), 3, limit=4, model=Path("own"))),
     "paper_row": paper_row.study(paper_row.Arguments()),
@@ -344,21 +343,11 @@ STUDIES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("rounds", "fast"), [((1,), False), ((3,), False), ((16,), False), ((4,), True), ((2, 2), True)]
-)
-def test_rounds_that_do_not_end_at_checkpoints_or_come_twice_are_refused(rounds, fast):
-    with pytest.raises(UserError, match="--rounds"):
-        reproduce.study(reproduce.Arguments(rounds=rounds, fast=fast))
-
-
-def test_each_round_trains_from_the_policy_that_collected_for_it():
-    steps = {step.name: step for step in STUDIES["reproduce --rounds"].steps}
-    for number in (2, 3, 4):
-        reached = f"runs/reproduce/seed0/models/ft_cobalt_4_rounds_{number - 1}"
-        name = f"seed0_ft_cobalt_4_rounds_{number}"
-        assert steps[f"{name}_collection"].services.model == Path(reached)
-        assert reached in steps[f"{name}_training"].command
+def test_the_second_round_trains_from_the_policy_that_collected_for_it():
+    steps = {step.name: step for step in STUDIES["reproduce"].steps}
+    reached = "runs/reproduce/seed4/models/ft_cobalt_2_rounds_1"
+    assert steps["seed4_ft_cobalt_2_rounds_2_collection"].services.model == Path(reached)
+    assert reached in steps["seed4_ft_cobalt_2_rounds_2_training"].command
 
 
 @pytest.fixture(scope="module")
