@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cobalt.stage.errors import UserError
-from studies.plan import Study, check_arguments, is_done, step_records
+from studies.plan import Study, is_done, open_study, step_records
 from studies.run import run_study
 
 
@@ -90,7 +90,7 @@ def list_or_run(study: Study, *, list_only: bool) -> int:
     """
     if not list_only:
         return run_study(study, sys.stdout.write)
-    check_arguments(study)
+    open_study(study, only_look=True)
     Console().print(plan_table(study))
     return 0
 

@@ -40,7 +40,7 @@ def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> S
     base = world / "model" if model is None else Path(model) if local else folder / "base_model"
     if local and not (base / "config.json").is_file():
         raise UserError(f"--model {model} is not a model's folder, because it has no config.json")
-    lines = Lines(seed, given=(base,) if local else ())
+    lines = Lines(seed, inputs=(base,) if local else ())
     if model is None:
         lines.world(world, f"--demonstrations {_DEMONSTRATIONS}")
     else:
@@ -63,8 +63,8 @@ def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> S
         tuple(lines.steps),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(seed)]),
         f"done. Tokens a second by phase, memory, and the agreement of vLLM and actor: {report}",
-        given=(base,) if local else (),
-        given_by="the training or the download of that model",
+        inputs=(base,) if local else (),
+        made_by="the training or the download of that model",
     )
 
 

@@ -55,7 +55,7 @@ class Lines:
 
     Args:
         seed: Of samples and of the order of training.
-        given: Files and folders that are there before.
+        inputs: Files and folders that are there before.
         sampling: Flags of sampling, of every policy.
         data_source: In the rows for veRL.
         services: Settings of the engine and of the judge (`Services`) of steps that have a model.
@@ -66,14 +66,14 @@ class Lines:
         self,
         seed: int,
         *,
-        given: Iterable[Path] = (),
+        inputs: Iterable[Path] = (),
         sampling: str = POCKET,
         data_source: str | None = "pocket",
         services: Mapping[str, tuple[str, ...]] | None = None,
         prefix: str = "",
     ) -> None:
         self.steps: list[Step] = []
-        self._made, self._services, self._prefix = list(given), services or {}, prefix
+        self._made, self._services, self._prefix = list(inputs), services or {}, prefix
         self._shared = {"seed": seed, "sampling": tuple(sampling.split())}
         self._source = f"--data_source {data_source}" if data_source else ""
 

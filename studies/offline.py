@@ -36,7 +36,7 @@ from studies.plan import Step, Study
 
 def _steps(at: OfflineFolders) -> list[Step]:
     """The plan of one seed, in order."""
-    lines = Lines(at.own.seed, given=_given(at), prefix=at.own.step(""))
+    lines = Lines(at.own.seed, inputs=_inputs(at), prefix=at.own.step(""))
     train = problems(at.own.world, "train")
     for writer in WRITERS:
         purpose = f"Collect judged programs of {writer.name}, which stand in for submissions."
@@ -88,7 +88,7 @@ def _add_evaluations(lines: Lines, at: OfflineFolders, row: Row) -> None:
     lines.add(f"{row.slug}_pass_at_k", purpose, line, file, single=single, file=file)
 
 
-def _given(at: OfflineFolders) -> Iterator[Path]:
+def _inputs(at: OfflineFolders) -> Iterator[Path]:
     """What `studies.reproduce` has made: what the steps start from, and what the tables show besides."""
     yield from (problems(at.own.world, name) for name in ("train", "test"))
     yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED))
@@ -115,8 +115,8 @@ def study(arguments: Arguments) -> Study:
     reproduced = arguments.reproduced or Path("runs") / f"reproduce{'_fast' if arguments.fast else ''}"
     seeds = [folders_of(folder, reproduced, seed, fast=arguments.fast) for seed in arguments.seeds]
     steps = [step for at in seeds for step in _steps(at)]
-    given = tuple(path for at in seeds for path in _given(at))
-    last = Lines(0, given=(*given, *(file for step in steps for file in step.files)))
+    inputs = tuple(path for at in seeds for path in _inputs(at))
+    last = Lines(0, inputs=(*inputs, *(file for step in steps for file in step.files)))
     line = "python -m studies.offline_results {folder} --reproduced {reproduced} {flags} --output_file {results}"
     values = {"folder": folder, "reproduced": reproduced, "flags": shared, "results": results}
     last.add("results", "Write the tables.", line, results, **values)
@@ -127,8 +127,8 @@ def study(arguments: Arguments) -> Study:
         (*steps, *last.steps),
         arguments.again("python", "-m", "studies.offline", str(folder), "--reproduced", str(reproduced)),
         f"done: {results}",
-        given=given,
-        given_by=" ".join(["python -m studies.reproduce", str(reproduced), *shared]),
+        inputs=inputs,
+        made_by=" ".join(["python -m studies.reproduce", str(reproduced), *shared]),
     )
 
 

@@ -34,7 +34,7 @@ from studies.offline_methods import (
     Row,
     folders_of,
 )
-from studies.page import kept, write_page
+from studies.page import text_around, write_page
 from studies.seed_tables import gain_table, pass_table, samples_table
 
 MODULE = "studies.offline_results"
@@ -174,7 +174,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Write, and return the exit code."""
-    around = kept(arguments.output_file, MODULE)
+    around = text_around(arguments.output_file, MODULE)
     seeds = [
         folders_of(arguments.study, arguments.reproduced, seed, fast=arguments.fast)
         for seed in sorted(check_seeds(arguments.seeds))

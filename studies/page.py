@@ -18,7 +18,7 @@ def marks(module: str) -> tuple[str, str]:
     return f"<!-- begin: {module} -->", f"<!-- end: {module} -->"
 
 
-def kept(output: Path, module: str) -> tuple[str, str]:
+def text_around(output: Path, module: str) -> tuple[str, str]:
     """The text before and after the tables of a module on a page, its marks included; for a new page, a heading.
 
     Raises UserError if the file is not text, or has no marks of this module.
@@ -30,9 +30,9 @@ def kept(output: Path, module: str) -> tuple[str, str]:
         text = output.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{output} is not a readable text file: name another one") from None
-    before, found_begin, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found_begin or not found_end:
+    before, has_begin, rest = text.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
         raise UserError(f"{output} has no lines {begin!r} and {end!r}: write them where the tables are to go")
     return before + begin, end + after
 
@@ -42,7 +42,7 @@ def write_page(
 ) -> None:
     """Write tables, each under its heading, and the plots that follow a table, by the table's name.
 
-    `around` is the text before and after them (`kept`). Raises UserError if a file cannot be written.
+    `around` is the text before and after them (`text_around`). Raises UserError if a file cannot be written.
     """
     before, after = around
     side = output.with_suffix("")

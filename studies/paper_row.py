@@ -23,7 +23,7 @@ TRAIN, DEV, TEST = 5853, 250, 175
 _HOURS = 16.9 * 4 / 3600
 """GPU-hours of a training example, which must be a prompt with its 16 responses (docs/RESULTS.md), as the paper gives
 them: seconds on four GPUs. Sampling alone takes less."""
-_GIVEN = ("train", "dev", "lcb_v6")
+_DATA_FILES = ("train", "dev", "lcb_v6")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _add_data(lines: Lines, at: Path, data: Path) -> None:
 def _add_training(lines: Lines, at: Path, data: Path, base: Path, row: str) -> None:
     """The steps after the data and the base model."""
     ft, cobalt = at / "ft_training" / "model", at / "cobalt_training" / "model"
-    problems = {name: data / f"{name}.jsonl" for name in _GIVEN}
+    problems = {name: data / f"{name}.jsonl" for name in _DATA_FILES}
 
     def write(name: str, purpose: str, source: str, model: Path, turns: int) -> None:
         lines.write(name, purpose, problems[source], at / name, model, f"--turns {turns} -n 16")
@@ -101,11 +101,11 @@ def study(arguments: Arguments) -> Study:
     folder = arguments.output_dir or Path("runs") / f"paper_{arguments.row.lower()}"
     here = Path(arguments.model).is_dir()
     base, data = Path(arguments.model) if here else folder / "base_model", arguments.data or folder / "data"
-    given = [base] if here else []
-    given += [data / f"{name}.jsonl" for name in _GIVEN] if arguments.data else []
+    inputs = [base] if here else []
+    inputs += [data / f"{name}.jsonl" for name in _DATA_FILES] if arguments.data else []
     services = {"engine": ("tensor_parallel_size=4",), "judge": ("paper=true",)}
     sampling = "--max_tokens 6144 --enable_thinking"
-    lines = Lines(arguments.seed, given=given, sampling=sampling, data_source=None, services=services)
+    lines = Lines(arguments.seed, inputs=inputs, sampling=sampling, data_source=None, services=services)
     if not here:
         line = "env HF_HUB_OFFLINE=0 hf download {hub} --local-dir {base}"
         lines.add("base_model", "Download it.", line, base, hub=arguments.model, base=base)
@@ -121,8 +121,8 @@ def study(arguments: Arguments) -> Study:
         tuple(lines.steps),
         shlex.join(again),
         f"done: {folder / 'report' / 'report.md'}",
-        given=tuple(given),
-        given_by="the commands of docs/reproduce.md that make it",
+        inputs=tuple(inputs),
+        made_by="the commands of docs/reproduce.md that make it",
     )
 
 
@@ -138,7 +138,7 @@ def gpu_hours(planned: Study, data: Path) -> Iterator[tuple[str, float]]:
         return sum(1 for _ in path.open("rb")) if path.exists() else otherwise
 
     train, dev, test = (
-        count(data / f"{name}.jsonl", number) for name, number in zip(_GIVEN, (TRAIN, DEV, TEST), strict=True)
+        count(data / f"{name}.jsonl", number) for name, number in zip(_DATA_FILES, (TRAIN, DEV, TEST), strict=True)
     )
     examples = {"attempts_train": train, "attempts_dev": dev, "ft_train": 3 * train, "ft_dev": 3 * dev}
     examples |= {"base": 9 * test, "row": 9 * test, "ft_training": 4 * train}  # epochs, and programs of a trajectory

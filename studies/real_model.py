@@ -19,7 +19,7 @@ from cobalt.stage.errors import UserError
 from studies.costs import batch_of, command_seconds, training_seconds
 from studies.flags import StudyFlags
 from studies.lines import Lines, length
-from studies.page import kept, write_page
+from studies.page import text_around, write_page
 from studies.plan import Study
 
 MODULE = "studies.real_model"
@@ -123,7 +123,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     base = arguments.model or at / "base_model"
     lines = Lines(
         arguments.seed,
-        given=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
+        inputs=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
         sampling=f"--prompts program --max_tokens {scale.max_tokens}",
         data_source="mbpp",
         services={"engine": ("kv_cache_gib=4", "max_model_len=2560")},
@@ -210,8 +210,8 @@ def study(arguments: Arguments) -> Study:
         tuple(lines.steps),
         shlex.join(again),
         f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
-        given=(arguments.mbpp, *model),
-        given_by="the download of it, and name it by --mbpp or --model: run that",
+        inputs=(arguments.mbpp, *model),
+        made_by="the download of it, and name it by --mbpp or --model: run that",
     )
 
 
@@ -281,7 +281,7 @@ def main(arguments: Arguments) -> int:
     if not arguments.table:
         return arguments.carry_out(planned)
     [page] = planned.steps[-1].files
-    write_page(page, kept(page, MODULE), [("Results", table_of(planned.folder))], {})
+    write_page(page, text_around(page, MODULE), [("Results", table_of(planned.folder))], {})
     return 0
 
 

@@ -151,7 +151,7 @@ def study(arguments: Arguments) -> Study:
     """The study that the flags ask for; seeds can be added to the same folder later."""
     folder, results, flags = arguments.folder("reproduce"), arguments.page("reproduce"), arguments.shared
     steps = [step for seed in arguments.seeds for step in _SeedPlan(SeedFolders(folder, seed, arguments.fast)).build()]
-    last = Lines(0, given=[file for step in steps for file in step.files])
+    last = Lines(0, inputs=[file for step in steps for file in step.files])
     line = "python -m studies.results {folder} {flags} --output_file {results}"
     last.add("results", "Write the tables and plots.", line, results, folder=folder, flags=flags, results=results)
     again = arguments.again("python", "-m", "studies.reproduce", str(folder))

@@ -34,7 +34,7 @@ from studies.methods import (
     TWO_ROUNDS,
     SeedFolders,
 )
-from studies.page import Draw, kept, write_page
+from studies.page import Draw, text_around, write_page
 from studies.seed_tables import (
     ceiling_table,
     gain_table,
@@ -144,7 +144,7 @@ def main(arguments: Arguments) -> int:
 
     Raises UserError if a run is missing, or the file has no marks or cannot be written.
     """
-    around = kept(arguments.output_file, MODULE)
+    around = text_around(arguments.output_file, MODULE)
     results = _Results(arguments.study, sorted(check_seeds(arguments.seeds)), fast=arguments.fast)
     write_page(arguments.output_file, around, results.tables(), {"equal_examples": results.plots()})
     return 0

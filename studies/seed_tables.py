@@ -91,16 +91,16 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     cells, data = [], []
     fewest = sys.maxsize
     for method, files in evaluations.items():
-        found = moves(files)
-        fewest = min(fewest, *(count for move in found for count in (move.wrong, move.right)))
-        rates = [(move.repair_rate, move.repeat_rate, move.stay_right_rate) for move in found]
+        into = moves(files)
+        fewest = min(fewest, *(count for move in into for count in (move.wrong, move.right)))
+        rates = [(move.repair_rate, move.repeat_rate, move.stay_right_rate) for move in into]
         cells.append(
             [method, *(" / ".join("n/a" if r is None else f"{100 * r:.1f}" for r in three) for three in rates)]
         )
-        for turn, move in enumerate(found, 1):
-            kept = move.stay_right_rate
-            spoilt = None if kept is None else 1 - kept
-            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, kept, spoilt))
+        for turn, move in enumerate(into, 1):
+            stays = move.stay_right_rate
+            spoilt = None if stays is None else 1 - stays
+            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, stays, spoilt))
     turns = range(1, max(len(row) for row in cells))
     return Table(
         "moves",
@@ -168,13 +168,13 @@ def samples_table(scores: Mapping[str, Sequence[Outcomes]]) -> Table:
     )
 
 
-def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
+def ceiling_table(ceilings: Sequence[Mapping[str, Any]]) -> Table:
     """What perfect players reach on test problems: the mean over worlds, each with its ceilings (`datasets.pocket`)."""
     names = {"blind": "blind repairer", "repair": "perfect repairer"}
-    turns = range(len(found[0]["repair"]))
-    single = [one["single_turn"] for one in found]
+    turns = range(len(ceilings[0]["repair"]))
+    single = [one["single_turn"] for one in ceilings]
     rows = {"perfect reader, no feedback": [single for _ in turns]}
-    rows |= {names[key]: [[one[key][turn] for one in found] for turn in turns] for key in names}
+    rows |= {names[key]: [[one[key][turn] for one in ceilings] for turn in turns] for key in names}
     return Table(
         "ceilings",
         "Ceilings of the test problems in per cent, the mean over the seeds' worlds (docs/pocket.md).",

@@ -105,7 +105,7 @@ def test_moves_count_every_pair_of_neighbouring_turns_once(tmp_path_factory, tra
             wrong=sum(not before for before, _ in pairs),
             repaired=sum(not before and after for before, after in pairs),
             right=sum(before for before, _ in pairs),
-            kept=sum(before and after for before, after in pairs),
+            stayed=sum(before and after for before, after in pairs),
         )
         assert move == expected
 
@@ -122,7 +122,7 @@ def test_a_wrong_program_that_is_written_again_is_repeated(tmp_path):
 
 def test_rates_of_nothing_are_unknown():
     assert Moves().repair_rate is None and Moves().stay_right_rate is None and Moves().repeat_rate is None
-    assert Moves(wrong=4, repaired=1, right=2, kept=2).repair_rate == 0.25
+    assert Moves(wrong=4, repaired=1, right=2, stayed=2).repair_rate == 0.25
 
 
 # --- one-step recoverability

@@ -26,7 +26,7 @@ from cobalt.training.configuration import TrainingSettings
 from studies import hacking_study, offline, paper_row, pocket_data, quickstart, real_model, reproduce
 from studies import run as running
 from studies.flags import plan_table
-from studies.plan import Services, Step, Study, check_arguments, is_done, step_records
+from studies.plan import Services, Step, Study, is_done, open_study, step_records
 from studies.run import run_study
 
 # --- studies of small commands
@@ -309,7 +309,7 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path, steps):
 def test_what_another_study_makes_must_be_there_before_anything_runs(tmp_path):
     steps = (step("a"), step("b", needs=["a", "other"]))
     planned = Study(
-        "small", Path("study"), {}, steps, "", "", root=tmp_path, given=(Path("other"),), given_by="bash it.sh"
+        "small", Path("study"), {}, steps, "", "", root=tmp_path, inputs=(Path("other"),), made_by="bash it.sh"
     )
     with pytest.raises(UserError, match=r"other is not there: run bash it\.sh first"):
         run_study(planned, lambda text: None)
@@ -469,10 +469,10 @@ def test_a_studys_script_sets_up_and_passes_its_flags_on(tmp_path, script, argum
 def test_the_steps_of_another_study_are_not_listed(tmp_path):
     planned = study(tmp_path, step("a"))
     assert run(planned)[0] == 0
-    check_arguments(planned)
+    open_study(planned, only_look=True)
     for other in (replace(planned, arguments={"seed": 7}), replace(planned, name="other")):
         with pytest.raises(UserError, match="OUTPUT_DIR"):
-            check_arguments(other)
+            open_study(other, only_look=True)
 
 
 @pytest.mark.parametrize("change", [{"seconds": "abc"}, {"step": ["a"]}, {"needs": None}, {"seconds": float("nan")}])
