@@ -31,7 +31,6 @@ from studies.offline_methods import (
     WRITERS,
     OfflineFolders,
     OfflineMethod,
-    Row,
     folders_of,
 )
 from studies.page import text_around, write_page
@@ -87,26 +86,22 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
 
 
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
-    """Every table, under its heading. A row that is not finished for every seed is left out, and the caption names it.
+    """Every table, under its heading.
 
-    Raises UserError if a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the
-    same problems.
+    Raises UserError if a run is missing or cannot be read, or the runs are not on the same problems.
     """
-    unfinished = [row for row in SHOWN if row is not BASE and not _finished(seeds, row)]
-    shown = [row for row in SHOWN if row not in unfinished]
     runs: dict[str, dict[int, Run]] = {
-        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in shown
+        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in SHOWN
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
-    files = {row.name: [at.samples(row) / EVALUATION for at in seeds] for row in ROWS if row in shown}
     scores = {
-        name: [count_distinct(group) for path in of_row for group in read_trajectories(path)]
-        for name, of_row in files.items()
+        row.name: [count_distinct(group) for at in seeds for group in read_trajectories(at.samples(row) / EVALUATION)]
+        for row in ROWS
     }
     costs: dict[str, dict[int, Cost]] = {}
     extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
-    for row in shown[1:]:
+    for row in SHOWN[1:]:
         if isinstance(row, OfflineMethod):
             trained = [offline_run(at, row) for at in seeds]
             costs[row.name] = {at.own.seed: one.cost for at, one in zip(seeds, trained, strict=True)}
@@ -119,14 +114,13 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
             data = ["", "", ""]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
-    reached = pass_table("offline", _caption(seeds, unfinished), runs, extra)
+    reached = pass_table("offline", _caption(seeds), runs, extra)
     data_rows = [(*values, extra[str(values[0])][-1]) for values in reached.data_rows]
     return [
         ("Offline RL", replace(reached, data_header=(*reached.data_header, "kl"), data_rows=data_rows)),
         *(
             (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
             for row in (BASE, SFT, COBALT)
-            if row in shown
         ),
         ("Offline RL: pass@k by difficulty", samples_table(scores)),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
@@ -134,15 +128,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     ]
 
 
-def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
-    """Whether everything that the tables show of a row is there."""
-    folders = [at.evaluation(row) for at in seeds]
-    if row in ROWS:
-        folders += [at.samples(row) for at in seeds]
-    return all((folder / EVALUATION).exists() for folder in folders)
-
-
-def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
+def _caption(seeds: Sequence[OfflineFolders]) -> str:
     names = [at.own.step(f"{writer.slug}_submissions") for at in seeds for writer in WRITERS]
     submitted = command_seconds(seeds[0].own.folder, names)
     trained = [cost(at.reproduced, writer).seconds for at in seeds for writer in WRITERS if writer is not BASE]
@@ -153,7 +139,7 @@ def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
         f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
         " distinct ones are counted once. KL is KL(seed model || policy) in nats a token, estimated"
         " on the seed model's own programs for problems that rows on submissions leave out, each different one once."
-    ) + (f" Not finished, and left out: {'; '.join(row.name for row in unfinished)}." if unfinished else "")
+    )
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ def text_around(output: Path, module: str) -> tuple[str, str]:
 
 
 def write_page(
-    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Sequence[Draw]]
+    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Draw]
 ) -> None:
-    """Write tables, each under its heading, and the plots that follow a table, by the table's name.
+    """Write tables, each under its heading, and the plot that follows a table, by the table's name.
 
     `around` is the text before and after them (`text_around`). Raises UserError if a file cannot be written.
     """
@@ -52,8 +52,7 @@ def write_page(
         for heading, table in tables:
             (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
             parts.append(f"### {heading}\n\n{to_markdown(table)}")
-            for number, draw in enumerate(plots.get(table.name, ()), 1):
-                file = side / f"{table.name}{'' if number == 1 else f'_{number}'}.png"
-                draw(file)
-                parts.append(f"![{heading}]({side.name}/{file.name})\n")
+            if table.name in plots:
+                plots[table.name](side / f"{table.name}.png")
+                parts.append(f"![{heading}]({side.name}/{table.name}.png)\n")
         output.write_text("\n".join([before, "", *parts, after]), encoding="utf-8")

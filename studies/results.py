@@ -4,16 +4,15 @@ The figures are `cobalt.report`'s. This module knows where the runs lie and what
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from cobalt.report.comparison import check_comparable
-from cobalt.report.plots import plot_first_and_last, plot_turns
+from cobalt.report.plots import plot_turns
 from cobalt.report.runs import EVALUATION, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
@@ -34,7 +33,7 @@ from studies.methods import (
     TWO_ROUNDS,
     SeedFolders,
 )
-from studies.page import Draw, text_around, write_page
+from studies.page import text_around, write_page
 from studies.seed_tables import (
     ceiling_table,
     gain_table,
@@ -87,12 +86,10 @@ class _Results:
             ("One-step recoverability", recoverability_table(collections)),
         ]
 
-    def plots(self) -> list[Draw]:
-        """The plots of Pass@1."""
-        names = [method.name for method in METHODS]
+    def plot(self, path: Path) -> None:
+        """Draw Pass@1 by turn."""
         curves = {method.name: _curve(runs) for method, runs in self.runs.items() if method not in VARIANTS}
-        first_and_last = partial(_draw_first_and_last, {method.name: runs for method, runs in self.runs.items()})
-        return [first_and_last, partial(plot_turns, curves, styles=names)]
+        plot_turns(curves, path, styles=[method.name for method in METHODS])
 
 
 def _ceilings(world: Path) -> Any:
@@ -101,17 +98,6 @@ def _ceilings(world: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))["test"]
     except (OSError, ValueError, KeyError):
         raise UserError(f"{path} cannot be read: run this from the checkout, where the study was run") from None
-
-
-def _draw_first_and_last(runs: Mapping[str, SeedRuns], path: Path) -> None:
-    last = max(len(run.metrics) for run in next(iter(runs.values())).values()) - 1
-    shares, intervals = {}, {}
-    for name, of in runs.items():
-        first, final = pooled(of, 0), pooled(of, last)
-        intervals[name] = (first.lower, first.upper), (final.lower, final.upper)
-        both = ([run.metrics[turn].pass_at_1 for run in of.values()] for turn in (0, last))
-        shares[name] = (next(both), next(both))
-    plot_first_and_last(shares, intervals, path, last=last)
 
 
 def _curve(runs: SeedRuns) -> list[TurnMetrics]:
@@ -146,7 +132,7 @@ def main(arguments: Arguments) -> int:
     """
     around = text_around(arguments.output_file, MODULE)
     results = _Results(arguments.study, sorted(check_seeds(arguments.seeds)), fast=arguments.fast)
-    write_page(arguments.output_file, around, results.tables(), {"equal_examples": results.plots()})
+    write_page(arguments.output_file, around, results.tables(), {"equal_examples": results.plot})
     return 0
 
 

@@ -302,19 +302,11 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     assert costs["Cobalt's partial trajectories, offline", 1][:5] == [8.0, 16.0, 40.0, 18.0, 2.0]
 
 
-def test_offline_rows_that_are_not_finished_are_left_out_by_name(study, offline):
-    unsampled, unevaluated = OFFLINE_METHODS[1], OFFLINE_METHODS[2]
+def test_a_row_that_is_not_finished_is_named(study, offline):
     at = folders_of(offline, study, 1, fast=True)
-    (at.samples(unsampled) / "evaluation.jsonl").unlink()
-    (at.evaluation(unevaluated) / "evaluation.jsonl").unlink()
-    arguments = offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True)
-    assert offline_results.main(arguments) == 0
-    for name in ("offline", "samples", "offline_costs"):
-        rows = Path(f"RESULTS/{name}.csv").read_text()
-        assert "\nSFT," in rows
-        assert f"\n{unsampled.name}," not in rows and f'\n"{unevaluated.name}",' not in rows
-    caption = next(line for line in Path("RESULTS.md").read_text().splitlines() if "left out:" in line)
-    assert f"{unsampled.name}; {unevaluated.name}." in caption
+    (at.evaluation(OFFLINE_METHODS[2]) / "evaluation.jsonl").unlink()
+    with pytest.raises(UserError, match=str(at.evaluation(OFFLINE_METHODS[2]))):
+        offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True))
 
 
 def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
