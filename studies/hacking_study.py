@@ -16,11 +16,8 @@ from studies.plan import Study
 from studies.quickstart import SPECIAL_COBALT, plan, scale_of
 
 
-def add_hacking(lines: Lines, at: Path, *, fast: bool, classifier: str | None) -> None:
-    """The steps that follow the quickstart in the folder `at`, whose models and trajectories they use.
-
-    The `classifier` sorts hacking events into categories, an LLM as LiteLLM names it; None: they are not sorted.
-    """
+def add_hacking(lines: Lines, at: Path, *, fast: bool) -> None:
+    """The steps that follow the quickstart in the folder `at`, whose models and trajectories they use."""
     folder, dev, ft = at / "hacking", at / "dev_problems.jsonl", at / "ft_training" / "model"
     data, ptb, benign = folder / "ptb_data", folder / "ptb_training" / "model", folder / "ft_cobalt_ptb_benign"
     perturbed, prompts = folder / "ptb_collection.jsonl", data / "prompts.jsonl"
@@ -37,21 +34,14 @@ def add_hacking(lines: Lines, at: Path, *, fast: bool, classifier: str | None) -
         "FT-Cobalt": (at / "cobalt_training" / "model", folder / "ft_cobalt"),
         "FT-Cobalt-PTB": (ptb, folder / "ft_cobalt_ptb"),
     }
-    events = {}
     for name, (model, run) in models.items():
         purpose = f"Evaluate {name} under impossible feedback, and extract its hacking events."
         lines.write(f"{run.name}_impossible_feedback", purpose, dev, run, model, "--perturbed -n 1")
-        events[name] = run / EVENTS
-        if classifier is not None:
-            purpose = f"Have {classifier} sort the hacking events of {name} into categories."
-            line, judged = "python run_llm_judge.py -i {events} -o {judged} --model_name {llm}", run / "judged.jsonl"
-            values = {"events": run / EVENTS, "judged": judged, "llm": classifier}
-            lines.add(f"{run.name}_categories", purpose, line, judged, **values)
-            events[name] = judged
     purpose = "Evaluate FT-Cobalt-PTB under true feedback."
     lines.write("ft_cobalt_ptb_true_feedback", purpose, dev, benign, ptb, "-n 1")
     purpose = "Compare the models under impossible feedback, and count their hacking events."
     runs = {name: run for name, (_, run) in models.items()}
+    events = {name: run / EVENTS for name, run in runs.items()}
     lines.report("report_perturbed", purpose, runs, folder / "report_perturbed", events)
     runs = {"FT": at / "ft", "FT-Cobalt": at / "ft_cobalt", "FT-Cobalt-PTB": benign}
     lines.report("report_benign", "Compare the models under true feedback.", runs, folder / "report_benign")
@@ -63,17 +53,14 @@ class Arguments(StudyFlags):
 
     fast: bool = False
     """Run every step with too few problems and training steps to learn anything."""
-    classifier: str | None = None
-    """Have this LLM sort the hacking events into categories: a LiteLLM name, its key in the environment."""
 
 
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for."""
     folder = arguments.output_dir or Path("runs") / ("hacking_study_fast" if arguments.fast else "hacking_study")
     lines, results = plan(folder, arguments.seed, fast=arguments.fast, special=1.0), folder / "hacking"
-    add_hacking(lines, folder, fast=arguments.fast, classifier=arguments.classifier)
+    add_hacking(lines, folder, fast=arguments.fast)
     flags = ["--fast"] if arguments.fast else []
-    flags += ["--classifier", arguments.classifier] if arguments.classifier else []
     return Study(
         "hacking study",
         folder,

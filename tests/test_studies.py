@@ -23,7 +23,7 @@ from cobalt.stage import cli
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import RecordFile, read_records
 from cobalt.training.configuration import TrainingSettings
-from studies import hacking_study, offline, paper_row, pocket_data, quickstart, real_model, reproduce
+from studies import hacking_study, offline, paper_row, quickstart, real_model, reproduce
 from studies import run as running
 from studies.flags import plan_table
 from studies.plan import Services, Step, Study, is_done, open_study, step_records
@@ -329,8 +329,7 @@ STUDIES = {
         quickstart.Arguments(seed=1, profile="gpu-smoke", model="Qwen/Qwen3-0.6B")
     ),
     "hacking_study": hacking_study.study(hacking_study.Arguments()),
-    "hacking_study --fast": hacking_study.study(hacking_study.Arguments(fast=True, classifier="openai/gpt")),
-    "pocket_data": pocket_data.study(pocket_data.Arguments(seed=2)),
+    "hacking_study --fast": hacking_study.study(hacking_study.Arguments(fast=True)),
     "reproduce": reproduce.study(reproduce.Arguments(seeds=(4,))),
     "reproduce --fast": reproduce.study(reproduce.Arguments(Path("runs/mine"), (0, 1), fast=True)),
     "real_model": real_model.study(real_model.Arguments()),
@@ -404,7 +403,7 @@ def test_commands_of_a_plan_have_their_scripts_flags_and_steps_name_what_these_r
             if "validation_share" in values:
                 validation = Path(values["output_dir"]) / "validation.jsonl"
                 assert (validation in item.files) == (values["validation_share"] > 0)
-            for key in INPUTS & values.keys() if item.command[1] != "run_llm_judge.py" else ():
+            for key in INPUTS & values.keys():
                 path = Path(values[key]) if values[key] is not None else None
                 known = {*item.needs, *(parent for need in item.needs for parent in need.parents), *written}
                 assert path is None or path in known or any(path.is_relative_to(folder) for folder in written)
@@ -445,8 +444,6 @@ def test_the_hacking_study_begins_with_a_quickstart_on_special_cases_and_goes_on
         ("quickstart", ["--special_cases", "1", "o"], quickstart, {"special_cases": 1.0, "output_dir": Path("o")}),
         ("quickstart", ["--list"], quickstart, {"list_steps": True}),
         ("hacking_study", ["--fast", "o"], hacking_study, {"fast": True, "output_dir": Path("o")}),
-        ("hacking_study", ["--classifier", "a b"], hacking_study, {"classifier": "a b"}),
-        ("pocket_data", ["o", "1"], pocket_data, {"output_dir": Path("o"), "seed": 1}),
     ],
 )
 def test_a_studys_script_sets_up_and_passes_its_flags_on(tmp_path, script, arguments, module, expected):
@@ -459,8 +456,7 @@ def test_a_studys_script_sets_up_and_passes_its_flags_on(tmp_path, script, argum
     command = ["bash", str(tmp_path / "scripts" / f"{script}.sh"), *arguments]
     subprocess.run(command, cwd="/", check=True)
     setup, line = (tmp_path / "log").read_text().splitlines()
-    profile = [] if script == "pocket_data" else ["--profile", "cpu"]  # the others train on a CPU
-    assert setup.split() == ["setup", *profile, *(["--with", "api"] if "--classifier" in arguments else [])]
+    assert setup.split() == ["setup", "--profile", "cpu"]
     flag, name, *rest = line.rstrip("\t").split("\t")
     assert (flag, name) == ("-m", module.__name__)
     assert cli.parse_arguments(module.Arguments, rest) == module.Arguments(**expected)
