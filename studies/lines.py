@@ -85,7 +85,7 @@ class Lines:
         *files: Path,
         model: Path | None = None,
         shown: bool = False,
-        **values: object,
+        **values: Any,
     ) -> None:
         """A step, which needs all of the words of its line, and all that lies in them, that earlier steps have made.
 
@@ -138,10 +138,10 @@ class Lines:
         """Rows for veRL, of problems (`kind` "single") or of contextual prompts ("multi")."""
         line = f"python preproc/verl_preproc_{kind}_turn.py --train_file {{train}} --validation_file {{validation}}"
         line += f" --local_dir {{folder}} --model_name {{policy}} {flags} {self._source}"
-        paths = {"train": train, "validation": validation, "folder": folder, "policy": policy}
+        paths: dict[str, Any] = {"train": train, "validation": validation, "folder": folder, "policy": policy}
         self.add(name, "Write the rows for veRL.", line, *row_files(folder), **paths)
 
-    def prompts(self, name: str, run: Path, file: Path, policy: Path, flags: str, **values: object) -> None:
+    def prompts(self, name: str, run: Path, file: Path, policy: Path, flags: str, **values: Any) -> None:
         """Contextual prompts from the trajectories of a run; prompts are measured by the tokens of `policy`."""
         line = f"python preproc/process_multi_turn_taco.py --input_file {{source}} --output_file {{file}} {flags}"
         values |= {"source": run / EVALUATION, "file": file, "policy": policy}
@@ -184,7 +184,7 @@ class Lines:
         self.steps[-1] = replace(step, training=training)
 
     def train_offline(
-        self, name: str, estimator: str, data: Path, policy: Path, run: Path, settings: str, **values: object
+        self, name: str, estimator: str, data: Path, policy: Path, run: Path, settings: str, **values: Any
     ) -> None:
         """A run of offline training."""
         line = "bash scripts/train_offline_rl.sh --data_dir {data} --model {policy} --output_dir {run}"

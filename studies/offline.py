@@ -9,6 +9,7 @@ the tables.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cobalt.report.curves import METRICS
 from cobalt.report.runs import EVALUATION
@@ -118,7 +119,7 @@ def study(arguments: Arguments) -> Study:
     inputs = tuple(path for at in seeds for path in _inputs(at))
     last = Lines(0, inputs=(*inputs, *(file for step in steps for file in step.files)))
     line = "python -m studies.offline_results {folder} --reproduced {reproduced} {flags} --output_file {results}"
-    values = {"folder": folder, "reproduced": reproduced, "flags": shared, "results": results}
+    values: dict[str, Any] = {"folder": folder, "reproduced": reproduced, "flags": shared, "results": results}
     last.add("results", "Write the tables.", line, results, **values)
     return Study(
         "offline",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cobalt.stage.cli import run_script
 from studies.dry_run import dry_run
@@ -55,9 +55,9 @@ def _add_data(lines: Lines, at: Path, data: Path) -> None:
         joined.append(at / f"attempts_{split}.jsonl")
         # Attempts of the coder do not think, and have the command's lengths.
         line = "python run_single_turn_vllm.py -n 16 --seed {seed} --input_file {source} --output_file {file}"
-        paths = {"source": taco / f"{split}.jsonl", "file": joined[-1]}
+        paths: dict[str, Any] = {"source": taco / f"{split}.jsonl", "file": joined[-1]}
         lines.add(f"attempts_{split}", "Judge attempts at them.", line, joined[-1], model=coder, **paths)
-    values = {"script": 'cat "$1" "$2" >"$3"', "parts": tuple(map(str, (*joined, attempts)))}
+    values: dict[str, Any] = {"script": 'cat "$1" "$2" >"$3"', "parts": tuple(map(str, (*joined, attempts)))}
     lines.add("attempts", "Join the attempts.", "bash -c {script} attempts {parts}", attempts, **values)
     line = f"{online} python preproc/preproc_taco.py -o {{data}} --attempts_file {{attempts}}"
     files = (data / "train.jsonl", data / "dev.jsonl")
@@ -89,8 +89,8 @@ def _add_training(lines: Lines, at: Path, data: Path, base: Path, row: str) -> N
         for split, flag in (("train", ""), ("dev", "--is_test")):
             write(f"ft_{split}", "Collect FT's trajectories.", split, ft, 2)
             lines.prompts(f"{split}_prompts", at / f"ft_{split}", at / f"{split}_prompts.jsonl", ft, flag)
-        rows, prompts = at / "cobalt_rows", [at / f"{split}_prompts.jsonl" for split in ("train", "dev")]
-        lines.rows("cobalt_rows", "multi", *prompts, rows, ft)
+        rows = at / "cobalt_rows"
+        lines.rows("cobalt_rows", "multi", at / "train_prompts.jsonl", at / "dev_prompts.jsonl", rows, ft)
         train(cobalt, "grpo_multi_turn", rows, base if row == "Cobalt" else ft)
     write("row", f"Measure {row}.", "lcb_v6", ft if row == "FT" else cobalt, 8)
     lines.report("report", "Compare base and the row.", {"base": at / "base", row: at / "row"}, at / "report")

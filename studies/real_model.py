@@ -9,6 +9,7 @@ split `test`, with one program a problem and three rounds of feedback. docs/real
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cobalt.report.comparison import change_between, check_comparable
 from cobalt.report.curves import read_metrics
@@ -154,7 +155,12 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     lines.sample("submissions", "Judge samples of the base.", files["sampled"], submissions, base, flags)
     line = "python preproc/preproc_judged.py --input_files {submissions} {sampled} --responses programs --output_dir"
     line += f" {{groups}} --group_size {scale.group} --prompts program --model_name {{base}} --max_tokens 1024"
-    values = {"submissions": submissions, "sampled": files["sampled"], "groups": at / "groups", "base": base}
+    values: dict[str, Any] = {
+        "submissions": submissions,
+        "sampled": files["sampled"],
+        "groups": at / "groups",
+        "base": base,
+    }
     purpose = "Put MBPP's programs and the samples into groups."
     line += " --validation_share 0 --seed {seed}"
     lines.add("groups", purpose, line, at / "groups" / "train.jsonl", **values)
