@@ -48,7 +48,8 @@ from timed import seconds
 
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.training.configuration import TrainingSettings, compose, process_environment, trains_on_cpu
+from cobalt.training.configuration import TrainingSettings, compose, process_environment
+from cobalt.training.machine import trains_on_cpu
 
 BARE, QUICK, PLAIN, OURS = "bare veRL", "bare veRL, quick parts", "this project, no judge", "this project"
 JUDGED = "bare veRL, quick parts and its own judge"

@@ -49,8 +49,8 @@ def _command(step: Step) -> tuple[str, ...]:
 def _check_training(study: Study, step: Step, sizes: str | None) -> None:
     from cobalt.training import launch
     from cobalt.training.checks import check, check_settings
-    from cobalt.training.configuration import compose, trains_on_cpu
-    from cobalt.training.installed import check_vllm, choose_attention
+    from cobalt.training.configuration import compose
+    from cobalt.training.installed import choose_attention
     from cobalt.training.memory import check_memory
     from cobalt.training.templates import choose_thinking
 
@@ -63,8 +63,7 @@ def _check_training(study: Study, step: Step, sizes: str | None) -> None:
         output_dir=study.root / step.training.output_dir,
     )
     config = compose(run)
-    check_vllm(on_cpu=trains_on_cpu(config))
-    attention = choose_attention(config, on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config)
     complete = all((study.root / path).exists() for path in step.needs)
     steps, checked = None, "rows and policy, which earlier steps make, are not checked yet"
     if complete:

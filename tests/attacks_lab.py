@@ -38,13 +38,8 @@ MEMORY_SETTINGS = SETTINGS | {
     "file_bytes": 48 * MIB,
     "processes": 32,
 }
-PAIR_SETTINGS = SETTINGS | {
-    "concurrency": 2,
-    "processes": 32,
-    "cpu_seconds": 3.0,
-    "wall_seconds": 3.0,
-    "memory_bytes": 1024 * MIB,
-}
+PAIR_SETTINGS = SETTINGS | {"concurrency": 2, "processes": 32, "cpu_seconds": 3.0, "wall_seconds": 3.0}
+PAIR_SETTINGS |= {"memory_bytes": 1024 * MIB}
 DEFAULT_SETTINGS = {"concurrency": 1}
 REPOSITORY = Path(__file__).parent.parent
 RUNNER = Path(__file__).parent / "attacks_runner.py"
@@ -70,8 +65,8 @@ class Outcome:
     """
 
     kinds: tuple[VerdictKind, ...]
-    wall: tuple[float, ...]
-    feedback: tuple[str, ...]
+    wall: list[float]
+    feedback: list[str]
     error: str | None
 
     def __str__(self) -> str:
@@ -97,19 +92,15 @@ class Lab:
             self.abstract.bind(f"\0attacked-{os.getpid()}")
             self.abstract.listen()
             self._process = self._start()
+            self.pid = self._process.pid  # the judging process
             opened.callback(self._stop)
             if self.user == "ordinary":
-                opened.enter_context(own_cgroups(self._process.pid))
+                opened.enter_context(own_cgroups(self.pid))
             self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
-
-    @property
-    def pid(self) -> int:
-        """The judging process."""
-        return self._process.pid
 
     def filled(self, code: str) -> str:
         """A program with the paths and secrets of this host filled in."""
@@ -132,22 +123,16 @@ class Lab:
         [outcome] = self.run_together([code], given, expected, settings)
         return outcome
 
-    def run_asserted(self, code: str, script: str, check: str, settings: dict[str, object] = SETTINGS) -> Outcome:
+    def run_asserted(self, code: str, script: str, check: str) -> Outcome:
         """Judge a program that defines `f` on one assertion test, twice: the second time after the check has run."""
         tests = {"inputs": [script] * 2, "outputs": [check] * 2, "fn_name": "f", "asserts": True}
-        self._write({"settings": settings, "programs": [{"code": self.filled(code)} | tests], "seconds": SECONDS})
+        self._write({"settings": SETTINGS, "programs": [{"code": self.filled(code)} | tests], "seconds": SECONDS})
         [outcome] = self.receive()
         return outcome
 
-    def run_together(
-        self,
-        codes: list[str],
-        given: tuple[str, ...] = ("",),
-        expected: str = "held",
-        settings: dict[str, object] = PAIR_SETTINGS,
-    ) -> list[Outcome]:
+    def run_together(self, codes: list[str], *tests: object, **options: object) -> list[Outcome]:
         """Judge programs at the same time; one after the other where there is one sandbox."""
-        self.send(codes, given, expected, settings)
+        self.send(codes, *tests, **options)
         return self.receive()
 
     def send(
@@ -173,15 +158,7 @@ class Lab:
             # Not every machine lets this user make cgroups; whatever else a judge needs, the tests need too.
             (pytest.skip if self._may_lack_cgroups else pytest.fail)(answer["unsupported"])
         self.restarts = answer["restarts"]
-        return [
-            Outcome(
-                tuple(map(VerdictKind, result["kinds"])),
-                tuple(result["wall"]),
-                tuple(result["feedback"]),
-                result["error"],
-            )
-            for result in answer["results"]
-        ]
+        return [Outcome(**result | {"kinds": tuple(map(VerdictKind, result["kinds"]))}) for result in answer["results"]]
 
     def close_judges(self) -> None:
         """End all sandboxes; the process stays."""
@@ -252,13 +229,8 @@ class Lab:
         }
         return subprocess.Popen(
             [interpreter, "-B", runner],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd="/",
-            env=environment,
-            **user,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", env=environment, **user,
+        )  # fmt: skip
 
     def _stop(self) -> None:
         with contextlib.suppress(BrokenPipeError):

@@ -75,6 +75,12 @@ def run_commands(commands, **variables):
     return _in_process_of_its_own("commands", listed, **variables)
 
 
+def run_commands_for_imports(commands, **variables):
+    """`run_commands` with, of each command, the top-level modules that it was the first one to import."""
+    listed = json.dumps([[str(folder), list(words)] for folder, words in commands])
+    return _in_process_of_its_own("commands_for_imports", listed, **variables)
+
+
 def _names(patterns):
     files = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
     texts = (path.read_text(encoding="utf-8", errors="ignore") for path in files if path != Path(__file__).resolve())
@@ -133,6 +139,15 @@ def _commands(listed):
     for folder, words in json.loads(listed):
         os.chdir(folder)
         results.append(_run(words))
+    return results
+
+
+def _commands_for_imports(listed):
+    results = []
+    for command in json.loads(listed):
+        before = {*sys.modules}
+        [result] = _commands(json.dumps([command]))
+        results.append((*result, sorted({name.partition(".")[0] for name in {*sys.modules} - before})))
     return results
 
 

@@ -1,7 +1,9 @@
 """Functions that several test modules share; no tests."""
 
 import contextlib
+import copy
 import fcntl
+import functools
 import importlib.util
 import json
 import os
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 import cobalt.report.write
+from cobalt.engine import Completion
 from cobalt.episode.record import decode_trajectories
 from cobalt.episode.trajectory import ProblemTrajectories
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
@@ -134,15 +137,68 @@ def descendants(pid):
         return []
 
 
-class RefusingJudge:
-    """A judge to which every program is wrong."""
+def result_of(*passing):
+    """The result of a program by the tests that it passes."""
+    kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
+    feedback = ["" if passed else f"test {index} fails" for index, passed in enumerate(passing)]
+    return ExecResult([*map(bool, passing)], feedback, [*map(Verdict, kinds)])
+
+
+class FakeJudge:
+    """A judge that runs nothing, and remembers what it was asked.
+
+    `passing` says for each program, or of (program, suite), whether its tests pass: one value for all tests, or a list.
+    An exception is raised. None: no program may be judged.
+    """
+
+    def __init__(self, passing=False):
+        self.passing, self.asked = passing, []
 
     async def judge(self, code, suite, *, stop_at_first_failure=False):
-        verdict = Verdict(VerdictKind.WRONG_ANSWER)
-        return ExecResult([False] * len(suite), ["wrong"] * len(suite), [verdict] * len(suite))
+        assert self.passing is not None, "nothing is to be judged here"
+        self.asked.append((code, suite))
+        passing = self.passing(code, suite) if callable(self.passing) else self.passing
+        if isinstance(passing, Exception):
+            raise passing
+        return result_of(*(passing if isinstance(passing, list) else [passing] * len(suite)))
 
     async def describe(self):
         return {}
+
+
+class FakeEngine:
+    """An engine that answers with a text, or what it says to a call, and remembers (conversation, settings, call).
+
+    An exception is raised. `about` is its description.
+    """
+
+    def __init__(self, text, **about):
+        self.text, self.about, self.asked = text, about, []
+
+    async def generate(self, conversation, settings, call):
+        self.asked.append(([dict(message) for message in conversation], settings, call))
+        text = self.text(call) if callable(self.text) else self.text
+        if isinstance(text, Exception):
+            raise text
+        return [Completion(text=text, finish_reason="stop")] * settings.n
+
+    async def describe(self):
+        return self.about
+
+
+@functools.cache
+def _composed(settings):
+    from cobalt.training.configuration import compose
+
+    return compose(settings)
+
+
+def composed(data_dir, model, output, /, *overrides, **choices):
+    """The configuration of a training run, composed once for all tests that ask for the same; a copy of its own."""
+    from cobalt.training.configuration import TrainingSettings
+
+    settings = TrainingSettings(Path(data_dir), str(model), Path(output), overrides=overrides, **choices)
+    return copy.deepcopy(_composed(settings))
 
 
 def run_ranks(script, count, folder, *words):

@@ -33,41 +33,28 @@ def left(place, owner=None):
 
 
 # What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo, and the folders that follow.
+V2, V1, AT = "cgroup2 cgroup2", "cgroup cgroup", "/sys/fs/cgroup"
 LAYOUTS = {
-    "v2": (
-        ["0::/user.slice/run.scope"],
-        ["30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"],
-        {None: "/sys/fs/cgroup/user.slice/run.scope", "memory": None},
-    ),
-    "v2 in a namespace": (
-        ["0::/"],
-        ["30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw"],
-        {None: "/sys/fs/cgroup", "pids": None},
-    ),
+    "v2": (["0::/user"], [f"30 23 0:26 / {AT} rw,nosuid shared:9 - {V2} rw"], {None: f"{AT}/user", "memory": None}),
+    "v2 in a namespace": (["0::/"], [f"30 23 0:26 / {AT} ro - cgroup2 cgroup rw"], {None: AT, "pids": None}),
     "v1, joined controllers, and v2 without any": (
         ["9:pids:/job", "4:cpu,memory:/job/deep", "0::/"],
         [
-            "31 23 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids",
-            "32 23 0:28 / /sys/fs/cgroup/cpu,memory rw - cgroup cgroup rw,cpu,memory",
-            "33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+            f"31 23 0:27 / {AT}/pids rw - {V1} rw,pids",
+            f"32 23 0:28 / {AT}/cpu,memory rw - {V1} rw,cpu,memory",
+            f"33 23 0:29 / {AT}/unified rw - {V2} rw",
         ],
-        {
-            "pids": "/sys/fs/cgroup/pids/job",
-            "memory": "/sys/fs/cgroup/cpu,memory/job/deep",
-            None: "/sys/fs/cgroup/unified",
-        },
+        {"pids": f"{AT}/pids/job", "memory": f"{AT}/cpu,memory/job/deep", None: f"{AT}/unified"},
     ),
     "v1 in a container that sees a part": (
         ["4:memory:/docker/one/deep"],
-        ["32 23 0:28 /docker/one /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"],
-        {"memory": "/sys/fs/cgroup/memory/deep"},
+        [f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"],
+        {"memory": f"{AT}/memory/deep"},
     ),
     "v1 in a container that sees another part": (
-        ["4:memory:/docker/other"],
-        ["32 23 0:28 /docker/one /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"],
-        {"memory": None},
+        ["4:memory:/docker/other"], [f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"], {"memory": None},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -79,102 +66,79 @@ def test_own_cgroup_is_found(name, monkeypatch):
         assert cgroups._own_cgroup(controller) == (Path(folder) if folder else None)
 
 
-def test_removing_the_cgroups_of_a_sandbox_leaves_none_behind(place):
+@pytest.fixture
+def made(place):
+    """The cgroups of a sandbox, which are gone at the end."""
     assert left(place) == []
-    made = SandboxCgroup(place)
+    cgroup = SandboxCgroup(place)
     assert len(left(place)) == len({place.memory, place.pids})
-    made.remove()
+    yield cgroup
+    cgroup.remove()
     assert left(place) == []
 
 
-def test_limits_leave_room_for_the_sandbox_itself(place):
-    made = SandboxCgroup(place)
-    try:
-        made.limit(100 * MIB, 16)
-        made.limit(300 * MIB, 16)
-        made.limit(200 * MIB, 20)
-        name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
-        assert int((made._memory / name).read_text()) == 200 * MIB + OVERHEAD_BYTES
-        assert int((made._pids / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
-    finally:
-        made.remove()
+def test_limits_leave_room_for_the_sandbox_itself(made, place):
+    for memory, processes in ((100, 16), (300, 16), (200, 20)):
+        made.limit(memory * MIB, processes)
+    name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
+    assert int((made._memory / name).read_text()) == 200 * MIB + OVERHEAD_BYTES
+    assert int((made._pids / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
 
 
 HOARD = "import sys; sys.stdin.read(1); x = bytearray(200 << 20); print(len(x))"
 
 
-def test_the_kernel_ends_what_exceeds_the_limit_and_counts_it(place):
-    made = SandboxCgroup(place)
-    try:
-        made.limit(16 * MIB, 16)
-        assert made.kills() == 0
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-        )
-        made.add(process.pid)
-        process.communicate(b"x", timeout=60)
-        assert process.returncode == -9
-        assert made.kills() == 1
-    finally:
-        made.remove()
+def test_the_kernel_ends_what_exceeds_the_limit_and_counts_it(made):
+    made.limit(16 * MIB, 16)
+    assert made.kills() == 0
+    process = subprocess.Popen([sys.executable, "-S", "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    made.add(process.pid)
+    process.communicate(b"x", timeout=60)
+    assert process.returncode == -9
+    assert made.kills() == 1
 
 
-def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(place):
+def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(made, place):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     folders = {place.memory, place.pids}
     for folder in folders:
         (folder / f"cobalt-judge-{dead.pid}-0").mkdir()
-    mine = SandboxCgroup(place)
-    try:
-        assert find_parent() == place
-        assert left(place, dead.pid) == []
-        assert len(left(place)) == len(folders)
-    finally:
-        mine.remove()
-
-
-def fake_kernel(monkeypatch):
-    """Folders that have a v2 cgroup's files when they are made."""
-    files = {"cgroup.procs": "", "memory.max": "max", "memory.swap.max": "max", "pids.max": "max"}
-    make = Path.mkdir
-
-    def mkdir(path, *arguments, **options):
-        make(path, *arguments, **options)
-        for name, text in (files | {"memory.events": "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n"}).items():
-            (path / name).write_text(text)
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert find_parent() == place
+    assert left(place, dead.pid) == []
+    assert len(left(place)) == len(folders)
 
 
 def test_limits_under_cgroup_v2_are_written_to_its_files(tmp_path, monkeypatch):
-    fake_kernel(monkeypatch)
+    make = Path.mkdir
+
+    def mkdir(path, *arguments, **options):  # the kernel makes the files
+        make(path, *arguments, **options)
+        for name in ("cgroup.procs", "memory.max", "memory.swap.max", "pids.max"):
+            (path / name).touch()
+        (path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
     made = SandboxCgroup(CgroupParent(2, tmp_path, tmp_path))
     made.limit(100 * MIB, 16)
     made.add(1234)
-    folder = made._memory
-    written = {
-        name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
-    }
-    assert written["memory.max"].startswith(str(100 * MIB + OVERHEAD_BYTES))
-    assert written["memory.swap.max"].startswith("0")
-    assert written["pids.max"].startswith(str(16 + OVERHEAD_PROCESSES))
-    assert written["cgroup.procs"] == "1234"
+    [folder] = tmp_path.iterdir()
+    names = ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
+    limits = [100 * MIB + OVERHEAD_BYTES, 0, 16 + OVERHEAD_PROCESSES, 1234]
+    assert [(folder / name).read_text() for name in names] == list(map(str, limits))
     assert made.kills() == 2
 
 
 def test_a_parent_with_enabled_controllers_is_a_candidate_and_is_not_changed(tmp_path, monkeypatch):
     own = tmp_path / "own"
     own.mkdir()
-    for folder, given in ((tmp_path, "memory pids"), (own, "")):
-        (folder / "cgroup.subtree_control").write_text(given)
-        (folder / "cgroup.controllers").write_text("cpu")
     monkeypatch.setattr(cgroups, "_own_cgroup", lambda controller: own if controller is None else None)
-    assert cgroups._candidates() == [CgroupParent(2, tmp_path, tmp_path)]
-    (tmp_path / "cgroup.subtree_control").write_text("")
-    (tmp_path / "cgroup.controllers").write_text("memory pids")
-    assert cgroups._candidates() == []
-    assert (tmp_path / "cgroup.subtree_control").read_text() == ""
+    for given, candidates in (("memory pids", [CgroupParent(2, tmp_path, tmp_path)]), ("", [])):
+        for folder, enabled in ((tmp_path, given), (own, "")):
+            (folder / "cgroup.subtree_control").write_text(enabled)
+            (folder / "cgroup.controllers").write_text("cpu" if folder == own else "cpu memory pids")
+        assert cgroups._candidates() == candidates
+        assert (tmp_path / "cgroup.subtree_control").read_text() == given
 
 
 def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypatch):
@@ -199,14 +163,7 @@ async def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back
         await LocalJudge(JudgeSettings(memory_accounting="cgroup", concurrency=1)).__aenter__()
 
 
-TWO_HOARDS = """
-import os, time
-os.fork()
-x = bytearray(120 << 20)
-for place in range(0, len(x), 4096):
-    x[place] = 1
-time.sleep(9)
-"""
+TWO_HOARDS = "import os, time\nos.fork()\nx = bytearray(120 << 20)\nx[::4096] = b'x' * len(x[::4096])\ntime.sleep(9)"
 
 
 @pytest.mark.sandbox

@@ -8,12 +8,12 @@ about it is tested too.
 import os
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, KEEPING, make_tokenizer, save_policy
-from support import refused_training, square_problem, write_lines
+from support import FakeJudge, composed, refused_training, square_problem, write_lines
+from test_verl_rows import settings_of
 
 from cobalt.engine import Completion
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
@@ -26,7 +26,6 @@ from cobalt.episode.chat_template import (
     template_thinks,
 )
 from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
-from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.reward import RewardSettings, program_to_judge
 from cobalt.stage.errors import UserError
@@ -62,10 +61,7 @@ class Model:
     def config(self, *overrides, **choices):
         opens = f"{OPENS}={str(bool(self.opened)).lower()}"
         long = ("data.max_prompt_length=20000", "data.max_response_length=9000")
-        settings = TrainingSettings(
-            Path("data"), self.name, Path("out"), overrides=(opens, *long, *overrides), **choices
-        )
-        return compose(settings)
+        return composed("data", self.name, "out", opens, *long, *overrides, **choices)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -91,16 +87,9 @@ CHAT = [
 ]
 
 
-class KnowingJudge:
-    """Programs that print the square are right, those that print 4 pass the first test, all others nothing."""
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        passing = [code.startswith("print(int") or (code == "print(4)" and place == 0) for place in range(len(suite))]
-        kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
-        return ExecResult(passing, ["" if p else "wrong" for p in passing], [Verdict(kind) for kind in kinds])
-
-    async def describe(self):
-        return {}
+def knowing_judge():
+    """Programs that print the square are right, all others wrong."""
+    return FakeJudge(lambda code, _: code.startswith("print(int"))
 
 
 # --- prompts
@@ -204,13 +193,17 @@ def saved_with(template, folder):
     return load_tokenizer(str(folder))
 
 
-@pytest.mark.parametrize("template", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.fixture(scope="module", params=UNUSABLE)
+def unusable(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unusable") / "the-model"
+    return folder, saved_with(UNUSABLE[request.param], folder)
+
+
 @pytest.mark.parametrize("use", ["counting", "collection", "offline training"])
-def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, template, use):
+def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, unusable, use):
     from cobalt.engine.vllm_engine import render
 
-    folder = tmp_path / "the-model"
-    loaded = saved_with(template, folder)
+    folder, loaded = unusable
     with pytest.raises(UserError) as caught:
         match use:
             case "counting":
@@ -338,7 +331,7 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
     from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn
     from cobalt.stage.records import read_records
 
-    policy, judge = Policy(model, answers_of(model)), KnowingJudge()
+    policy, judge = Policy(model, answers_of(model)), knowing_judge()
     files = {}
     for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
         source = write_lines(tmp_path / f"{split}.jsonl", [problem])
@@ -353,20 +346,14 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         files[split] = tmp_path / f"{split}_prompts.jsonl"
         cut = ProcessingSettings(evaluated, files[split], model.name, max_prompt_tokens=10**5, prompts="pocket")
         await select_prompts(cut, judge)
-    rows = MultiTurnRowsSettings(
-        train_file=files["train"],
-        validation_file=files["validation"],
-        local_dir=tmp_path / "rows",
-        model_name=model.name,
-        max_prompt_length=10**5,
-    )
+    rows = settings_of(tmp_path, model.name, files.values(), MultiTurnRowsSettings, 10**5)
     convert_multi_turn(rows)
-    seen = set()
-    for row in parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist():
+    seen, config = set(), model.config()
+    for row in parquet.read_table(rows.local_dir / "train.parquet").to_pylist():
         info = row["extra_info"]
         # The problem alone is a prompt too, and has no sample.
         place = (str(info["problem_id"]), info["sample"] or 0, info["turn"] or 0)
-        output = await single_turn_rows(model, model.config(), row["prompt"], [5])
+        output = await single_turn_rows(model, config, row["prompt"], [5])
         assert output.prompt_ids == policy.prompts[place]
         seen.add(place[2])
     assert seen == {0, 1, 2, 3}
@@ -382,7 +369,7 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
     from cobalt.rollout.multi_turn import RepairSettings, repair
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
-    written, judge, problem = answers_of(model)[:3], KnowingJudge(), Problem.parse(PROBLEMS[0])
+    written, judge, problem = answers_of(model)[:3], knowing_judge(), Problem.parse(PROBLEMS[0])
     policy = Policy(model, written)
     source = write_lines(tmp_path / "p.jsonl", PROBLEMS[:1])
     run = RepairSettings(source, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=2, prompts="pocket", **history)
@@ -464,8 +451,6 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     assert "</think>" in sentence if required else "without" in sentence
     assert ("is set" in sentence) == any(REQUIRES in override for override in overrides)
     assert deciding(settings, config)["reward"]["settings"].get("require_thinking", True) is required
-    choose_thinking(config)
-    assert kwargs.require_thinking is required
 
 
 def test_the_seed_model_of_the_pocket_world_thinks():
@@ -478,7 +463,7 @@ def test_the_seed_model_of_the_pocket_world_thinks():
 def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
     from cobalt.training.templates import choose_thinking
 
-    config = compose(TrainingSettings(tmp_path, str(tmp_path / "nothing"), tmp_path / "out"))
+    config = composed(tmp_path, tmp_path / "nothing", tmp_path / "out")
     assert str(tmp_path / "nothing") in choose_thinking(config)
     assert config.reward.custom_reward_function.reward_kwargs.require_thinking is True
 
@@ -486,13 +471,10 @@ def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
 # --- what does not fit is refused
 
 
-def checked(folder, *overrides):
-    return refused_training(compose(TrainingSettings(Path("data"), folder, Path("out"), overrides=overrides)))
-
-
 def refusals(folder, *overrides):
     """What a check says about the template; the data of these runs is missing in any case."""
-    return [error for error in checked(folder, *overrides) if "there is no" not in error]
+    config = composed("data", folder, "out", *overrides)
+    return [error for error in refused_training(config) if "there is no" not in error]
 
 
 @pytest.mark.parametrize("form", ["qwen3", "llama"])
@@ -505,7 +487,7 @@ def test_a_run_whose_reward_does_not_know_how_responses_begin_is_refused_before_
     for setting in (True, False):
         override = f"{OPENS}={str(setting).lower()}"
         errors = refusals(folder, override)
-        config = compose(TrainingSettings(Path("data"), folder, Path("out"), overrides=(override,)))
+        config = composed("data", folder, "out", override)
         if setting == opens:
             assert errors == []
             assert opened_by_template(make_tokenizer(form), config) == ("<think>\n" if opens else "")

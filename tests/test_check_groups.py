@@ -83,11 +83,7 @@ async def test_the_judges_own_tool_reads_the_checked_programs(settings):
 async def test_only_so_many_programs_of_a_status_are_judged_and_a_seed_chooses_them(settings):
     chosen = replace(settings, most=2)
     summary = (await check_groups(chosen, SayingJudge())).summary
-    assert {status: counts["judged"] for status, counts in summary.items()} == {
-        "accepted": 2,
-        "wrong_answer": 2,
-        "compile_error": 2,
-    }
+    assert [counts["judged"] for counts in summary.values()] == [2, 2, 2]
     first = read_records(chosen.output_file)
     again = replace(chosen, output_file=chosen.output_file.with_name("again.jsonl"))
     await check_groups(again, SayingJudge())

@@ -45,31 +45,24 @@ def job(
     """A job as Slurm starts it, on its first node."""
     bin_folder = folder / "bin"
     bin_folder.mkdir()
-    for name, text in (
-        ("container", RECORDER.format(folder=folder, check=check, steps=steps)),
-        ("scontrol", SCONTROL),
-        ("srun", SRUN.format(folder=folder)),
-    ):
+    recorder = RECORDER.format(folder=folder, check=check, steps=steps)
+    for name, text in (("container", recorder), ("scontrol", SCONTROL), ("srun", SRUN.format(folder=folder))):
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "NCCL_", "GLOO_"))}
     variables |= {"SLURM_SUBMIT_DIR": str(ROOT), "COBALT_CONTAINER": str(bin_folder / "container")}
-    return subprocess.Popen(
-        ["bash", str(ROOT / "scripts/slurm" / script), *arguments],
-        env=kept | {"PATH": f"{bin_folder}:{kept['PATH']}"} | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    environment = kept | {"PATH": f"{bin_folder}:{kept['PATH']}"} | variables
+    command = ["bash", str(ROOT / "scripts/slurm" / script), *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_script_is_valid_bash(script):
-    subprocess.run(["bash", "-n", script], check=True, timeout=20)
+def test_scripts_are_valid_bash():
+    for script in SCRIPTS:
+        subprocess.run(["bash", "-n", script], check=True, timeout=20)
 
 
 def test_a_job_of_one_node_needs_no_interface_and_has_the_commands_exit_code(tmp_path):
@@ -133,31 +126,24 @@ def test_the_manifest_asks_for_a_token_and_lets_bubblewrap_work_on_the_nodes_tha
     cluster = yaml.safe_load((ROOT / "scripts/kubernetes/raycluster.yaml").read_text())
     spec = cluster["spec"]
     assert (cluster["kind"], spec["authOptions"]) == ("RayCluster", {"mode": "token"})
-    groups = {group["groupName"]: group for group in spec["workerGroupSpecs"]}
-    for group in (spec["headGroupSpec"], *groups.values()):
+    groups = {"head": spec["headGroupSpec"]} | {group["groupName"]: group for group in spec["workerGroupSpecs"]}
+    pods = {name: group["template"]["spec"] for name, group in groups.items()}
+    first = {name: pod["containers"][0] for name, pod in pods.items()}
+    for name, group in groups.items():
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        pod = group["template"]["spec"]
-        mounts = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
-        assert {"/shared", "/dev/shm"} <= mounts
-    assert groups["gpu"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
-    judge = groups["judge"]
+        assert {"/shared", "/dev/shm"} <= {mount["mountPath"] for mount in first[name]["volumeMounts"]}
+    assert first["gpu"]["resources"]["limits"]["nvidia.com/gpu"] == "4"
     # KubeRay writes the value into a shell's command line, which takes off the outer quotes.
-    assert json.loads(json.loads(judge["rayStartParams"]["resources"])) == {"judge": 32}
-    assert judge["rayStartParams"]["num-cpus"] == "0"
-    assert judge["template"]["spec"]["hostUsers"] is False
-    for group in (spec["headGroupSpec"], groups["gpu"]):
-        pod = group["template"]["spec"]
-        assert "hostUsers" not in pod and "securityContext" not in pod | pod["containers"][0]
-    rights = judge["template"]["spec"]["containers"][0]["securityContext"]
+    assert json.loads(json.loads(groups["judge"]["rayStartParams"]["resources"])) == {"judge": 32}
+    assert groups["judge"]["rayStartParams"]["num-cpus"] == "0"
+    assert pods["judge"]["hostUsers"] is False
+    for name in ("head", "gpu"):
+        assert "hostUsers" not in pods[name] and "securityContext" not in pods[name] | first[name]
+    rights = first["judge"]["securityContext"]
     assert rights["procMount"] == "Unmasked" and rights["seccompProfile"] == {"type": "Unconfined"}
-
-
-def test_what_judges_has_no_secret():
-    cluster = yaml.safe_load((ROOT / "scripts/kubernetes/raycluster.yaml").read_text())["spec"]
-    pods = {group["groupName"]: group["template"]["spec"] for group in cluster["workerGroupSpecs"]}
+    # What judges has no secret.
     assert "secret" in json.dumps(pods["gpu"])
-    assert "secret" not in json.dumps(pods["judge"])
-    assert not {"env", "envFrom"} & pods["judge"]["containers"][0].keys()
+    assert "secret" not in json.dumps(pods["judge"]) and not {"env", "envFrom"} & first["judge"].keys()
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     assert services
     assert not any({"environment", "env_file", "secrets"} & service.keys() for service in services.values())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from outside import run_commands
 from provider import answer, serve
-from support import ROOT, RefusingJudge, needs_api, square_problem, trajectory_record, write_lines
+from support import ROOT, FakeJudge, needs_api, square_problem, trajectory_record, write_lines
 
 from cobalt.commands import try_problems
 from cobalt.commands.registry import COMMANDS
@@ -303,7 +303,7 @@ class EchoingEngine:
         return about | {"max_model_len": 512, "device": "cpu"}
 
 
-class DescribedJudge(RefusingJudge):
+class DescribedJudge(FakeJudge):
     async def describe(self):
         return JudgeSettings().decisive()
 

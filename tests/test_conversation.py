@@ -1,24 +1,13 @@
 """Conversations: the program of a response, what the history keeps, and prompts from files."""
 
-import re
 import time
 
 import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT
 
-from cobalt.episode import (
-    HISTORY_CHARACTERS,
-    extract_code,
-    first_messages,
-    history_text,
-    load_prompts,
-    program_of,
-    split_thinking,
-)
-from cobalt.episode.prompt_set import BUILT_IN
+from cobalt.episode import extract_code, first_messages, load_prompts, program_of, split_thinking
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 
@@ -37,26 +26,19 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
+        # The simplest forms are in test_fidelity.py.
         ("no block at all", None),
-        ("", None),
-        ("```python\nx = 1\n```", "x = 1"),
         ("```python\nfirst\n```\ntext\n```python\nlast\n```", "last"),
-        ("```python\r\nx = 1\r\ny = 2\r\n```\r\n", "x = 1\ny = 2"),
-        ("```\nx = 1\n```", "x = 1"),
         ("````python\ndoc = '''\n```\n'''\n````", "doc = '''\n```\n'''"),
-        ("~~~python\nx = 1\n~~~", "x = 1"),
         ("~~~python\nx = '```'\n~~~", "x = '```'"),
         ("~~~ `python`\nx = 1\n~~~", "x = 1"),
         ("```python\nearlier\n```\nNow:\n```python\ncut off", "cut off"),
         ("1. Do it:\n\n     ```python\n     if x:\n         y()\n     ```", "if x:\n    y()"),
         ("The program: ```python\nx = 1\n```", "x = 1"),
-        ("```python\nprint(1)```\nDone.", "print(1)"),
         ("Use `x` and ```y``` inline.", None),
         ("```python\nx = 1\n```\nThen ```z``` inline.", "x = 1"),
         ("```python\n```", ""),
-        ("```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)"),
         # A line that starts with enough back-ticks closes, whatever follows them.
-        ("```python\nx = 1\n```Explanation: it works.", "x = 1"),
         ("```python\nx = 1\n``` and `x` is one\nMore text.", "x = 1"),
         ("   ```python\n   x = 1\n   ```Done.\nMore text.", "x = 1"),
         ("```python\r\nx = 1\r\n```Done.\r\nMore.\r\n", "x = 1"),
@@ -65,7 +47,6 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ("````python\ns = 1\n``` x ````\nMore.", "s = 1\n``` x"),
         ("~~~python\nx = 1\n~~~ Done.\n~~~", "x = 1\n~~~ Done."),
         # Only a line that starts with them and `python` begins the program anew.
-        ("```python\nold\n```python\nnew\n```", "new"),
         ("```python\nold\n  ```python3\n  new\n  ```", "new"),
         ("```\nExample:\n```python\nnew\n```\nDone.", "new"),
         ("```python\nold\n```py\nprose", "old"),
@@ -79,10 +60,8 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ("~~~\n# a\n    ~~~\n# b\n~~~", "# a\n    ~~~\n# b"),
         ("  ```\n  x\n     ```\n", "x"),
         ("  ```\n  x\n      ```\n  y\n  ```\n", "x\n    ```\ny"),
-        ("```python\nx = 1\n    ```\nDone.", "x = 1"),
         ("The program: ```python\n      x = 1\n      ```\nDone.", "      x = 1"),
         # So is a fence in a string that the program closes.
-        ('```python\n"""\n```\nf(1)\n```\n"""\nx = 1\n```\nDone.', '"""\n```\nf(1)\n```\n"""\nx = 1'),
         ("```python\ns = '''\n```python\nf(1)\n```\n'''\nx = 1\n```", "s = '''\n```python\nf(1)\n```\n'''\nx = 1"),
         ('```python\ndef f():\n  """\n  ```py\n  f()```\n  """\n```', 'def f():\n  """\n  ```py\n  f()```\n  """'),
         ('~~~python\n"""\n~~~\n"""\n~~~', '"""\n~~~\n"""'),
@@ -172,24 +151,9 @@ def test_tags_in_a_program_do_not_end_the_thinking(thinking, program, fence):
         assert program_of(response + "What stands before </think> is a plan.") == program
 
 
-def test_the_history_keeps_the_first_6000_characters_of_the_answer_with_thinking_only():
-    long = "<think>t</think>" + "a" * (HISTORY_CHARACTERS + 50)
-    assert history_text(long, enable_thinking=True) == "a" * 6000
-    assert history_text(long, enable_thinking=False) == long
-
-
 def problem(**fields):
     tests = {"inputs": ["1"], "outputs": ["1"]}
     return Problem.parse({"id": 1, "question": "Print {{ it }}.", "test_cases": tests} | fields)
-
-
-def test_flags_that_name_a_prompt_set_list_every_built_in_one():
-    files = [path for folder in ("preproc", "cobalt") for path in (ROOT / folder).rglob("*.py")]
-    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
-    described = [line for line in lines if '"""Prompt set' in line and "or a folder" in line]
-    assert described
-    names = {path.name for path in BUILT_IN.iterdir()}
-    assert [line for line in described if not names <= set(re.findall(r"\w+", line))] == []
 
 
 @pytest.mark.parametrize("name", ["paper", "pocket"])
@@ -230,7 +194,6 @@ def test_a_folder_of_templates_can_replace_the_built_in_ones_which_an_unknown_na
         ({"system": "\n{% if", "first_turn": "q", "feedback": "f"}, "system.jinja, line 2"),
         ({"system": "{{ 1 / 0 }}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
         ({"system": "s", "first_turn": "q", "feedback": "{{ [] + feedback }}"}, "feedback.jinja"),
-        ({"system": "{% include 'system.jinja' %}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
         ({"system": "{% include '/etc/hostname' %}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
         ({"system": "{{ " + "(" * 5000 + "}}", "first_turn": "q", "feedback": "f"}, "system.jinja"),
     ],
@@ -255,8 +218,7 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("file", ["system", "first_turn", "feedback"])
 def test_a_template_that_reaches_for_python_is_refused_and_does_nothing(tmp_path, file, attack):
-    trap = tmp_path / "ran"
-    texts = {"system": "s", "first_turn": "q", "feedback": "f"}
+    trap, texts = tmp_path / "ran", {"system": "s", "first_turn": "q", "feedback": "f"}
     code = "{{ " + attack.format(trap=trap) + " }}"
     with pytest.raises(UserError, match=rf"{file}\.jinja"):
         load_prompts(write_prompts(tmp_path, **texts | {file: code}))

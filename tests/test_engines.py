@@ -62,6 +62,12 @@ async def test_every_sample_is_a_request_of_its_own_that_leaves_nothing_to_the_s
     assert "chat_template_kwargs" not in first
 
 
+ENDS = {
+    "llama": lambda tokenizer: tokenizer.eos_token_id,
+    "qwen3": lambda tokenizer: tokenizer.convert_tokens_to_ids("<|im_end|>"),
+}
+
+
 @pytest.mark.parametrize(
     ("form", "message", "reason", "text"),
     [
@@ -81,10 +87,7 @@ async def test_a_response_has_its_thinking_as_the_model_wrote_it(tmp_path, form,
         [completion] = await engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
     assert (completion.text, completion.finish_reason) == (text, reason)
     [body] = bodies(provider)
-    tokenizer = make_tokenizer(form) if form else None
-    assert body.get("stop_token_ids") == ({"llama": [tokenizer.eos_token_id]} if form == "llama" else {}).get(
-        form, [tokenizer.convert_tokens_to_ids("<|im_end|>")] if form else None
-    )
+    assert body.get("stop_token_ids") == ([ENDS[form](make_tokenizer(form))] if form else None)
 
 
 async def test_the_room_that_a_prompt_leaves_is_asked_for_and_a_prompt_without_room_is_not_sent(tmp_path):
@@ -280,25 +283,18 @@ async def test_every_kind_of_engine_keeps_the_protocol(kind, model, tmp_path):
 
 
 async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe_themselves_alike(model):
-    long = [{"role": "user", "content": "a" * 300}]
+    async def asked(engine):
+        long = [{"role": "user", "content": "a" * 300}]
+        return [await engine.describe(), *[await engine.generate(chat, TWO, CALL) for chat in (CHAT, long)]]
+
     async with VllmEngine(VllmSettings(model=model.folder)) as local:
-        expected = [
-            await local.describe(),
-            await local.generate(CHAT, TWO, CALL),
-            await local.generate(long, TWO, CALL),
-        ]
-    assert expected[1][1] == Completion(
-        text="<think>\n8", finish_reason="stop", prompt_tokens=expected[1][0].prompt_tokens, completion_tokens=1,
-        cached_tokens=3,
-    )  # fmt: skip
+        expected = await asked(local)
+    [first, second] = expected[1]
+    assert (second.text, second.finish_reason) == ("<think>\n8", "stop")
+    assert (second.prompt_tokens, second.completion_tokens, second.cached_tokens) == (first.prompt_tokens, 1, 3)
     assert {completion.finish_reason for completion in expected[2]} == {"prompt_too_long"}
     async with app(EngineServiceSettings(model=model.folder)) as url, UrlEngine([url], model=model.folder) as remote:
-        answers = [
-            await remote.describe(),
-            await remote.generate(CHAT, TWO, CALL),
-            await remote.generate(long, TWO, CALL),
-        ]
-    assert answers == expected
+        assert await asked(remote) == expected
 
 
 @pytest.mark.parametrize("model", FORMS, indirect=True)
@@ -372,25 +368,23 @@ async def test_a_dead_engine_of_this_process_ends_the_run_and_leaves_its_log(mod
 
 
 @pytest.mark.parametrize(
-    ("environment", "urls", "kind"),
+    ("environment", "urls"),
     [
-        ({}, [], VllmEngine),
-        ({}, ["http://a"], UrlEngine),
-        ({"COBALT_ENGINE_URL": "http://a http://b"}, [], UrlEngine),
-        ({"COBALT_HTTP": "http://a:8000"}, [], UrlEngine),
+        ({}, []),
+        ({}, ["http://a"]),
+        ({"COBALT_ENGINE_URL": "http://a http://b"}, []),
+        ({"COBALT_HTTP": "http://a:8"}, []),
     ],
 )
-def test_an_engine_is_behind_a_url_if_there_is_one(model, monkeypatch, environment, urls, kind):
+def test_an_engine_is_behind_a_url_if_there_is_one(model, monkeypatch, environment, urls):
     for name in ("COBALT_ENGINE_URL", "COBALT_HTTP"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert isinstance(open_vllm_or_url(model=model.folder, urls=urls), kind)
-    if kind is UrlEngine:
-        with pytest.raises(UserError, match="--engine"):
-            open_vllm_or_url(model=model.folder, urls=urls, settings=["seed=1"])
-    else:
-        with pytest.raises(UserError, match="num_replicas"):
-            open_vllm_or_url(model=model.folder, settings=["num_replicas=2"])
+    here = not environment and not urls
+    assert isinstance(open_vllm_or_url(model=model.folder, urls=urls), VllmEngine if here else UrlEngine)
+    with pytest.raises(UserError, match="num_replicas" if here else "--engine"):
+        open_vllm_or_url(model=model.folder, urls=urls, settings=["num_replicas=2"])
+    if here:
         with pytest.raises(UserError, match="--engine_url"):
             open_vllm_or_url()

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import square_problem
+from support import FakeJudge, result_of, square_problem
 
 from cobalt.episode import ALL_PUBLIC_PASSED, first_messages, history_text, load_prompts
 from cobalt.episode.episode import Episode, judge_response
 from cobalt.episode.trajectory import Turn
-from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.judge import ExecResult
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import InfrastructureError
 
@@ -17,12 +17,6 @@ PROMPTS = load_prompts("pocket")
 OPENING = first_messages(PROBLEM, PROMPTS)
 RESPONSE = "<think>why</think>\n```python\nprint(1)\n```"
 OUTCOMES = st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=1, max_size=6)
-
-
-def result_of(passing):
-    kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
-    feedback = ["" if passed else f"test {place} fails" for place, passed in enumerate(passing)]
-    return ExecResult(list(passing), feedback, [Verdict(kind) for kind in kinds])
 
 
 def episode_of(turns, *, enable_thinking=True):
@@ -34,14 +28,14 @@ def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(o
     episode = episode_of(len(outcomes))
     for number, passing in enumerate(outcomes, 1):
         assert not episode.done
-        turn = episode.observe(Turn(RESPONSE, "stop", cost=0.5), result_of(passing))
+        turn = episode.observe(Turn(RESPONSE, "stop", cost=0.5), result_of(*passing))
         shown = PROMPTS.feedback(ALL_PUBLIC_PASSED if all(passing) else f"test {passing.index(False)} fails")
         assert turn == Turn(
             RESPONSE,
             "stop",
             cost=0.5,
             public_pass_rate=sum(passing) / 2,
-            public_result=result_of(passing),
+            public_result=result_of(*passing),
             feedback=shown,
         )
         assert episode.done == (number == len(outcomes))
@@ -53,57 +47,40 @@ def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(o
 @pytest.mark.parametrize("enable_thinking", [True, False])
 def test_the_history_keeps_what_the_rule_for_it_says(enable_thinking):
     episode = episode_of(1, enable_thinking=enable_thinking)
-    episode.observe(Turn(RESPONSE), result_of([False, True]))
+    episode.observe(Turn(RESPONSE), result_of(False, True))
     assert episode.messages[: len(OPENING)] == OPENING
     assert episode.messages[-2] == {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
 
 
 def test_an_episode_leaves_the_messages_it_began_with_alone():
     before = list(OPENING)
-    episode_of(1).observe(Turn(RESPONSE), result_of([True, True]))
+    episode_of(1).observe(Turn(RESPONSE), result_of(True, True))
     assert before == OPENING
 
 
 def test_an_episode_that_is_done_takes_no_further_response():
     episode = episode_of(1)
-    episode.observe(Turn(RESPONSE), result_of([True, True]))
+    episode.observe(Turn(RESPONSE), result_of(True, True))
     with pytest.raises(ValueError):
-        episode.observe(Turn(RESPONSE), result_of([True, True]))
-
-
-class ScriptedJudge:
-    """Answers with the given results, and raises those that are errors."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.asked = []
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        self.asked.append((code, suite))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def describe(self):
-        return {}
+        episode.observe(Turn(RESPONSE), result_of(True, True))
 
 
 async def test_a_step_judges_the_program_on_the_tests_of_the_episode():
-    judge = ScriptedJudge(result_of([True, False]))
+    judge = FakeJudge([True, False])
     turn = await episode_of(1).step(Turn(RESPONSE), judge)
     assert judge.asked == [("print(1)", PROBLEM.public_tests)]
-    assert turn.public_result == result_of([True, False])
+    assert turn.public_result == result_of(True, False)
 
 
 async def test_a_response_without_a_program_fails_every_test_and_is_not_judged():
-    turn = await episode_of(1).step(Turn("I do not know."), ScriptedJudge())
+    turn = await episode_of(1).step(Turn("I do not know."), FakeJudge(None))
     assert (turn.program, turn.public_result, turn.public_pass_rate) == (None, ExecResult.no_code(2), 0.0)
-    assert await judge_response(ScriptedJudge(), "none", PROBLEM.hidden_tests) == ExecResult.no_code(2)
+    assert await judge_response(FakeJudge(None), "none", PROBLEM.hidden_tests) == ExecResult.no_code(2)
 
 
 async def test_a_failure_of_the_judge_leaves_the_episode_as_it_was():
-    judge = ScriptedJudge(InfrastructureError("the sandbox died"), result_of([True, True]))
+    answers = iter([InfrastructureError("the sandbox died"), True])
+    judge = FakeJudge(lambda *_: next(answers))
     episode = episode_of(1)
     with pytest.raises(InfrastructureError):
         await episode.step(Turn(RESPONSE), judge)

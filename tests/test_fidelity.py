@@ -4,25 +4,26 @@ A test is named after its row. Where the authors' code gives another result for 
 """
 
 import asyncio
+import functools
 import json
 import re
 
 import pytest
 from outside import run_commands
-from pydantic import ValidationError
-from support import ROOT, RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines
-from test_extraction_of_errors import A, B, extract, perturbed_problem, recorded, result
-from test_scripts import run
+from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines
+from test_extraction_of_errors import A, B, extract, recorded, result
+from test_livecodebench import function_row, stdin_row
 from test_taco import row
+from test_verl_rows import settings_of
 
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.taco import TacoSettings, easiest_places, read_attempts, taco
-from cobalt.engine import Call, Completion, GenerationSettings, derive_seed
+from cobalt.engine import Call, GenerationSettings, derive_seed
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.record import axes_are_known
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
-from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
+from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.calling import call_input
 from cobalt.judge.comparison import outputs_match
 from cobalt.judge.feedback import clip
@@ -37,13 +38,7 @@ from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.selection import max_variance_subset
-from cobalt.selection.verl_rows import (
-    MultiTurnRowsSettings,
-    SingleTurnRowsSettings,
-    convert_multi_turn,
-    convert_single_turn,
-)
-from cobalt.serving.settings import EngineServiceSettings
+from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 
@@ -55,6 +50,13 @@ RIGHT, WRONG = (2, 2), (0, 0)
 def test_every_row_of_the_page_has_a_test(name):
     assert len(ROWS) == len(set(ROWS)) > 30
     assert callable(globals().get(f"test_{name}")) or any(name == row for row, *_ in (*PROGRAMS, *JUDGED)), name
+
+
+@functools.cache
+def helps():
+    commands = ("preproc/verl_preproc_single_turn.py", "run_llm_judge.py")
+    said = run_commands((ROOT, [command, "--help"]) for command in commands)
+    return {command: " ".join(text.split()) for command, (_, text, _) in zip(commands, said, strict=True)}
 
 
 async def judged(code, *tests, **settings):
@@ -219,53 +221,8 @@ def test_line_ends(output, same):
     assert outputs_match(output, "1\n2\n", JudgeSettings()) is same
 
 
-@pytest.mark.slow
-@pytest.mark.sandbox
-def test_commands_that_need_no_service_run_as_in_the_readme(tmp_path, policy):
-    """Each line of the authors' README from data to training rows, in its order, with its flags.
-
-    Added are `--input_file` where the line downloads its data, and `--model_name` where it would load Qwen3's
-    tokenizer. test_services.py runs the vLLM commands and eval_multi_turn.py.
-    """
-    files = {
-        "taco": [row(number) for number in range(6)],
-        "run": [trajectory_record("t", [[WRONG, WRONG, RIGHT]] * 2)],
-        "run_dev": [trajectory_record("d", [[WRONG, WRONG, RIGHT]] * 2)],
-        "tempting": [perturbed_problem()],
-        "hacked": [recorded((A, result("--++")), (B, result("+-++")))],
-    }
-    for name, records in files.items():
-        write_lines(tmp_path / f"{name}.jsonl", records)
-    selection, rows = f"preproc/process_multi_turn_taco.py --model_name {policy}", f"--model_name {policy} --local_dir"
-    lines = [
-        "preproc/preproc_taco.py --input_file taco.jsonl --output_dir taco --dev_size 2",
-        "preproc/run_perturbation.py --input_file taco/dev.jsonl --output_file perturbed.jsonl",
-        f"{selection} --input_file run.jsonl --output_file prompts.jsonl",
-        f"{selection} --input_file run_dev.jsonl --output_file prompts_dev.jsonl --is_test",
-        f"preproc/verl_preproc_single_turn.py {rows} single --train_data_file taco/train.jsonl"
-        " --val_data_file taco/dev.jsonl",
-        f"preproc/verl_preproc_multi_turn.py {rows} multi --train_data_file prompts.jsonl"
-        " --val_data_file prompts_dev.jsonl",
-        "extract_turn_level_errors.py --data_file tempting.jsonl --input_file hacked.jsonl --output_file events.jsonl",
-    ]
-    for line, (code, _, said) in zip(lines, run_commands((tmp_path, line.split()) for line in lines), strict=True):
-        assert code == 0, (line, said)
-    assert [len(read_records(tmp_path / "taco" / f"{name}.jsonl")) for name in ("dev", "train")] == [2, 4]
-    assert all("perturbed_public_test_cases" in record for record in read_records(tmp_path / "perturbed.jsonl"))
-    assert {record["sample"] for record in read_records(tmp_path / "prompts_dev.jsonl")} == {None, 0}
-    for kind in ("single", "multi"):
-        assert {path.name for path in (tmp_path / kind).glob("*.parquet")} == {"train.parquet", "validation.parquet"}
-    assert len(read_records(tmp_path / "events.jsonl")) == 1
-
-
-def test_commands_that_serve_an_engine_name_the_model():
-    with pytest.raises(ValidationError, match="model"):
-        EngineServiceSettings()
-    settings = EngineServiceSettings(model="m")
-    assert (settings.num_replicas, settings.tensor_parallel_size) == (1, 1)
-
-
-# The commands of the authors' README and their preprocessing scripts' flags, with files that are not there.
+# The commands of the authors' README and their preprocessing scripts' flags, with files that are not there. What such
+# commands write is in test_outside.py.
 COMMANDS = [
     "run_single_turn_vllm.py --input_file IN --output_file OUT --max_tokens 6144",
     "run_multi_turn_vllm.py --input_file IN --output_file OUT --max_tokens 6144 --enable_thinking",
@@ -275,6 +232,7 @@ COMMANDS = [
     "eval_multi_turn.py --input_file IN --output_file OUT",
     "extract_turn_level_errors.py --data_file IN --input_file IN --output_file OUT",
     "run_llm_judge.py --model_name gpt-5-2025-08-07 --input_file IN --output_file OUT --openai_api_key k -n 1 -r low",
+    "preproc/preproc_taco.py --input_file IN --output_dir FOLDER",
     "preproc/run_perturbation.py --input_file IN --output_file OUT",
     "preproc/process_multi_turn_taco.py --input_file IN --output_file OUT --is_test",
     "preproc/process_multi_turn_taco.py --input_file IN --output_file OUT --model_name Qwen/Qwen3-8B",
@@ -293,24 +251,15 @@ def test_commands(tmp_path):
 
 
 @pytest.mark.slow
-def test_preprocessing_commands_without_a_flag_write_where_the_page_says(tmp_path, monkeypatch):
-    question = {"question_id": "q", "question_title": "t", "question_content": "Square it.", "platform": "atcoder"}
-    question |= {"contest_id": "c", "contest_date": "2025-01-04T00:00:00", "starter_code": "", "difficulty": "easy"}
-    tests = json.dumps([{"input": "2\n", "output": "4\n", "testtype": "stdin"}])
-    write_lines(
-        tmp_path / "test6.jsonl",
-        [question | {"public_test_cases": tests, "private_test_cases": tests, "metadata": "{}"}],
-    )
-    monkeypatch.setattr("test_scripts.ROOT", tmp_path)  # the folder in which commands run
-    finished = run(ROOT / "preproc" / "preproc_lcb_test6.py", PYTHONPATH=str(ROOT))
-    assert finished.returncode == 0, finished.stderr
+def test_preprocessing_commands_without_a_flag_write_where_the_page_says(tmp_path):
+    write_lines(tmp_path / "test6.jsonl", [stdin_row("q")])
+    commands = [["preproc/preproc_lcb_test6.py"], ["preproc/preproc_taco.py"], ["preproc/preproc_taco.py", "--help"]]
+    lcb, taco, described = run_commands((tmp_path, words) for words in commands)
+    assert lcb[0] == 0, lcb
     assert [record["id"] for record in read_records(tmp_path / "data" / "lcb_v6.jsonl")] == ["q"]
-    finished = run(ROOT / "preproc" / "preproc_taco.py", PYTHONPATH=str(ROOT), HF_HUB_OFFLINE="1")
-    assert finished.returncode == 2
     # What is asked for is said, then one sentence: never a download without a word, never a traceback.
-    assert len(finished.stderr.splitlines()) == 2, finished.stderr
-    monkeypatch.undo()
-    assert "data/taco)" in " ".join(run("preproc/preproc_taco.py", "--help").stdout.split())
+    assert (taco[0], len(taco[2].splitlines())) == (2, 2), taco
+    assert "data/taco)" in " ".join(described[1].replace("│", " ").split())
 
 
 # --- differences that stay
@@ -466,43 +415,33 @@ def test_bytes_that_are_not_text():
 
 
 async def test_judge_failure(tmp_path):
-    class Failing(RefusingJudge):
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            raise InfrastructureError("no answer")
-
-    class Writing:
-        async def generate(self, conversation, settings, call):
-            return [Completion(text="```python\nx\n```", finish_reason="stop")] * settings.n
-
-        async def describe(self):
-            return {}
-
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
     multi_turn = RepairSettings(problems, tmp_path / "m.jsonl", num_completions=1, turns=1)
-    assert (await repair(multi_turn, Writing(), Failing())).failed == 1
+    assert (
+        await repair(
+            multi_turn, FakeEngine("```python\nx\n```"), FakeJudge(lambda *_: InfrastructureError("no answer"))
+        )
+    ).failed == 1
     assert not multi_turn.output_file.exists()  # there: a record with the failure as feedback
 
 
-async def prompts_of(tmp_path, policy, *records, **settings):
-    """The prompts that are cut from evaluated records, by problem and turn."""
+async def prompts_of(tmp_path, policy, *records, name="prompts", **settings):
+    """The prompts that are cut from evaluated records."""
     source = write_lines(tmp_path / "evaluation.jsonl", records)
-    await select_prompts(ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings), RefusingJudge())
-    return {(row["problem_id"], row["turn"]): row for row in read_records(tmp_path / "prompts.jsonl")}
+    run = ProcessingSettings(source, tmp_path / f"{name}.jsonl", policy, **settings)
+    await select_prompts(run, FakeJudge())
+    return read_records(run.output_file)
 
 
 async def both_selections(tmp_path, policy, record, **settings):
     """The ids of the prompts that are cut from a record by this project's selection, and by the authors'."""
-    ids, turns = [], len(record["raw_responses"])
     results = [{"passing": [False] * 4, "feedback": [""] * 4}]
-    other = trajectory_record("other", [[WRONG] * turns], exec_results=results)
-    for theirs in (False, True):
-        folder = tmp_path / f"authors_selection_{theirs}"
-        folder.mkdir()
-        source = write_lines(folder / "evaluation.jsonl", [record, other])
-        run = ProcessingSettings(source, folder / "prompts.jsonl", policy, authors_selection=theirs, **settings)
-        await select_prompts(run, RefusingJudge())
-        ids.append(sorted(row["id"] for row in read_records(run.output_file) if row["problem_id"] == record["id"]))
-    return ids
+    records = record, trajectory_record("other", [[WRONG] * len(record["raw_responses"])], exec_results=results)
+    made = [
+        await prompts_of(tmp_path, policy, *records, name=f"{theirs}", authors_selection=theirs, **settings)
+        for theirs in (False, True)
+    ]
+    return [sorted(row["id"] for row in rows if row["problem_id"] == record["id"]) for rows in made]
 
 
 def of_20_tests(hidden, public, *, single_turn):
@@ -550,9 +489,8 @@ async def test_too_easy(tmp_path, policy):
     ours, theirs = await both_selections(tmp_path, policy, record)
     assert ours == ["0/-/0", "0/0/1"]
     assert theirs == []
-    (tmp_path / "without").mkdir()
     with pytest.raises(UserError, match="record 0: .*exec_results.*--authors_selection"):
-        await both_selections(tmp_path / "without", policy, record | {"exec_results": None})
+        await prompts_of(tmp_path, policy, record | {"exec_results": None}, name="without", authors_selection=True)
 
 
 def test_samples_and_turns():
@@ -565,14 +503,7 @@ def test_samples_and_turns():
 def test_problems_in_both_splits_are_read_and_counted(tmp_path, policy, caplog):
     train = write_lines(tmp_path / "train.jsonl", [square_problem(0), square_problem(1)])
     validation = write_lines(tmp_path / "validation.jsonl", [square_problem(1), square_problem(2)])
-    settings = SingleTurnRowsSettings(
-        train_file=train,
-        validation_file=validation,
-        local_dir=tmp_path / "rows",
-        model_name=policy,
-        max_prompt_length=2048,
-    )
-    summary = convert_single_turn(settings).summary
+    summary = convert_single_turn(settings_of(tmp_path, policy, (train, validation), limit=2048)).summary
     assert (summary["train"]["rows"], summary["validation"]["rows"]) == (2, 2)
     assert summary["validation"]["problems also in train"] == 1
     assert str(validation) in caplog.text
@@ -599,15 +530,9 @@ def test_contextual_prompts_of_the_authors_load(tmp_path, policy):
 
     train = write_lines(tmp_path / "t.jsonl", [authors_prompt(7, 2), authors_prompt(7, 0), authors_prompt(8, 1)])
     validation = write_lines(tmp_path / "v.jsonl", [authors_prompt(9, 1)])
-    settings = MultiTurnRowsSettings(
-        train_file=train,
-        validation_file=validation,
-        local_dir=tmp_path / "rows",
-        model_name=policy,
-        max_prompt_length=10240,
-    )
+    settings = settings_of(tmp_path, policy, (train, validation), MultiTurnRowsSettings, 10240)
     convert_multi_turn(settings)
-    rows = parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist()
+    rows = parquet.read_table(settings.local_dir / "train.parquet").to_pylist()
     extra = [row["extra_info"] for row in rows]
     assert [(item["problem_id"], item["turn"], item["prev_best_pass_rate"]) for item in extra] == [
         ("7", 2, 0.5),
@@ -682,7 +607,9 @@ async def test_true_counts(tmp_path, policy):
     tests = json.dumps({"inputs": ["1"] * 6, "outputs": ["1"] * 6})
     record = trajectory_record(0, [[(1, 0), WRONG, (2, 2)]], hidden_test_cases=tests)
     prompts = await prompts_of(tmp_path, policy, record)
-    assert prompts[0, 1]["prev_best_pass_rate"] == 1 / 8  # there: (0 * 4 + 0.5 * 4) / 8
+    assert [row["prev_best_pass_rate"] for row in prompts if row["turn"] == 1] == [
+        1 / 8
+    ]  # there: (0 * 4 + 0.5 * 4) / 8
 
 
 def test_never_more_than_m():
@@ -698,7 +625,7 @@ async def test_problem_alone(tmp_path, policy):
         conversation[1]["content"] = "problem " * 500
     short = trajectory_record(2, [[WRONG, WRONG, RIGHT]])
     prompts = await prompts_of(tmp_path, policy, long, short, max_prompt_tokens=400)
-    assert {problem for problem, _ in prompts} == {2}  # there: (1, 0) as well
+    assert {row["problem_id"] for row in prompts} == {2}  # there: (1, 0) as well
 
 
 async def test_events_by_index(tmp_path):
@@ -708,32 +635,9 @@ async def test_events_by_index(tmp_path):
 
 
 async def test_taco_solutions(tmp_path):
-    class Accepting(RefusingJudge):
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            if "** 2" not in code:
-                return await super().judge(code, suite)
-            return ExecResult([True] * len(suite), [""] * len(suite), [Verdict(VerdictKind.PASSED)] * len(suite))
-
     source = write_lines(tmp_path / "taco.jsonl", [row(1), row(2, solutions=["print(0)"])])
-    await taco(TacoSettings(tmp_path / "out", source, dev_size=0), Accepting())
+    await taco(TacoSettings(tmp_path / "out", source, dev_size=0), FakeJudge(lambda code, _: "** 2" in code))
     assert [record["id"] for record in read_records(tmp_path / "out" / "train.jsonl")] == [1]  # there: 1 and 2
-
-
-def lcb_row(identifier, kind, question, tests, **fields):
-    cases = json.dumps([{"input": given, "output": expected, "testtype": kind} for given, expected in tests])
-    return {
-        "question_id": identifier,
-        "question_title": "t",
-        "question_content": question,
-        "platform": "leetcode",
-        "contest_id": "c",
-        "contest_date": "2025-01-04T00:00:00",
-        "starter_code": "",
-        "difficulty": "easy",
-        "public_test_cases": cases,
-        "private_test_cases": cases,
-        "metadata": "{}",
-    } | fields
 
 
 def lcb_problem(tmp_path, row, paper_mode):
@@ -745,7 +649,7 @@ def lcb_problem(tmp_path, row, paper_mode):
 
 
 def test_statement_cut(tmp_path):
-    row = lcb_row("q", "stdin", "Square it.\n\nSample Input 1\n\n2\n", [("2\n", "4\n")])
+    row = stdin_row(question_content="Square it.\n\nSample Input 1\n\n2\n")
     assert lcb_problem(tmp_path, row, False)["question"].endswith("Sample Input 1\n\n2")
     assert lcb_problem(tmp_path, row, True)["question"] == "Square it."  # there, too
 
@@ -775,9 +679,8 @@ async def test_test_order(tmp_path):
 
 
 def test_function_problems(tmp_path):
-    row = lcb_row("f", "functional", "Add one.", [("2", "3")], metadata=json.dumps({"func_name": "f"}))
-    assert json.loads(lcb_problem(tmp_path, row, False)["test_cases"])["fn_name"] == "f"
-    assert "fn_name" not in json.loads(lcb_problem(tmp_path, row, True)["test_cases"])  # there, too
+    assert json.loads(lcb_problem(tmp_path, function_row(), False)["test_cases"])["fn_name"] == "longest"
+    assert "fn_name" not in json.loads(lcb_problem(tmp_path, function_row(), True)["test_cases"])  # there, too
     assert call_input([[1, [2]], "a b"]) == '[1, [2]]\n"a b"\n'  # there: "[1, [2]] a b", split at blanks
 
 
@@ -815,23 +718,14 @@ def test_seeds():
 def test_prompt_length(tmp_path, policy):
     train = [square_problem(0), square_problem(1, question="problem " * 3000)]
     files = [write_lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", [square_problem(2)]))]
-    summary = convert_single_turn(
-        SingleTurnRowsSettings(
-            train_file=files[0],
-            validation_file=files[1],
-            local_dir=tmp_path / "rows",
-            model_name=policy,
-            max_prompt_length=2048,
-            prompts="pocket",
-        )
-    ).summary
+    summary = convert_single_turn(settings_of(tmp_path, policy, files, limit=2048, prompts="pocket")).summary
     assert summary["train"]["dropped: over max_prompt_length"] == 1
     assert summary["train"]["rows"] == 1
 
 
 @pytest.mark.slow
 def test_files():
-    described = " ".join(run("preproc/verl_preproc_single_turn.py", "--help").stdout.split())
+    described = helps()["preproc/verl_preproc_single_turn.py"]
     assert "validation.parquet" in described
     assert "taco_cobalt" in described
 
@@ -866,4 +760,4 @@ def test_classifier_verdicts(answer, there, here):
 
 @pytest.mark.slow
 def test_classifier_model():
-    assert "gpt-5-2025-08-07" in run("run_llm_judge.py", "--help").stdout
+    assert "gpt-5-2025-08-07" in helps()["run_llm_judge.py"]

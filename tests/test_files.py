@@ -58,25 +58,23 @@ def test_a_result_that_cannot_be_written_is_named_and_why(tmp_path, problems, pl
         check_files([problems], [tmp_path / place])
 
 
-@pytest.mark.parametrize("kind", ["same", "dots", "link", "hard link", "linked folder", "link as input"])
+SPELLINGS = {
+    "same": ("problems.jsonl", "problems.jsonl"),
+    "dots": ("problems.jsonl", "folder/../problems.jsonl"),
+    "link": ("problems.jsonl", "link.jsonl"),
+    "hard link": ("problems.jsonl", "hard.jsonl"),
+    "linked folder": ("problems.jsonl", "linked/problems.jsonl"),
+    "link as input": ("link.jsonl", "problems.jsonl"),
+}
+
+
+@pytest.mark.parametrize("kind", SPELLINGS)
 def test_a_result_that_is_an_input_is_refused_under_every_spelling(tmp_path, problems, kind):
-    result, given = tmp_path / "r.jsonl", problems
-    if kind == "same":
-        result = problems
-    elif kind == "dots":
-        (tmp_path / "sub").mkdir()
-        result = tmp_path / "sub" / ".." / "problems.jsonl"
-    elif kind == "link":
-        result.symlink_to(problems)
-    elif kind == "hard link":
-        result.hardlink_to(problems)
-    elif kind == "linked folder":
-        (tmp_path / "sub").symlink_to(tmp_path)
-        result = tmp_path / "sub" / "problems.jsonl"
-    else:
-        given = tmp_path / "given.jsonl"
-        given.symlink_to(problems)
-        result = problems
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path)
+    (tmp_path / "link.jsonl").symlink_to(problems)
+    (tmp_path / "hard.jsonl").hardlink_to(problems)
+    given, result = (tmp_path / name for name in SPELLINGS[kind])
     other = tmp_path / "other.jsonl"
     other.write_text("")
     with pytest.raises(UserError, match="output"):

@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support import square_problem, write_lines
-from test_rollout import PassingJudge
-from test_scripts import assert_user_error, run
+from support import FakeEngine, FakeJudge, square_problem, write_lines
+from test_rollout import SETTINGS
 
-from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import load_prompts
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
@@ -18,20 +16,9 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by, manifest_path
 from cobalt.stage.records import read_records
 
-SETTINGS = {"num_completions": 2, "max_tokens": 64, "seed": 0}
 
-
-class NamedEngine:
-    """Answers with a fixed text; `about` is its description."""
-
-    def __init__(self, **about):
-        self.about = {"model": "m", "seed": 0} | about
-
-    async def generate(self, conversation, settings, call):
-        return [Completion(text=f"answer {call.turn}", finish_reason="stop")] * settings.n
-
-    async def describe(self):
-        return self.about
+def named_engine(**about):
+    return FakeEngine(lambda call: f"answer {call.turn}", **{"model": "m", "seed": 0} | about)
 
 
 @pytest.fixture
@@ -39,7 +26,7 @@ async def single(tmp_path):
     """A single-turn result of two samples, and the folder that it lies in."""
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
     result = tmp_path / "single.jsonl"
-    assert not (await sample(SampleSettings(problems, result, **SETTINGS), NamedEngine(), PassingJudge())).failed
+    assert not (await sample(SampleSettings(problems, result, **SETTINGS), named_engine(), FakeJudge(True))).failed
     return result
 
 
@@ -47,7 +34,7 @@ async def continued(source, *, engine=None, settings=SETTINGS, **more):
     """Continue a first turn by one turn; returns the manifest's arguments."""
     output = source.with_name("multi.jsonl")
     run_settings = RepairSettings(source, output, **settings, turns=1, **more)
-    assert not (await repair(run_settings, engine or NamedEngine(), PassingJudge())).failed
+    assert not (await repair(run_settings, engine or named_engine(), FakeJudge(True))).failed
     return json.loads(manifest_path(output).read_text())["arguments"]
 
 
@@ -57,7 +44,7 @@ async def test_a_first_message_in_the_words_of_the_prompts_is_sent_and_later_tur
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, instruction=words)])
     result = tmp_path / "single.jsonl"
     run_settings = SampleSettings(problems, result, **SETTINGS, prompts=prompts)
-    assert not (await sample(run_settings, NamedEngine(), PassingJudge())).failed
+    assert not (await sample(run_settings, named_engine(), FakeJudge(True))).failed
     assert [record["instruction"] for record in read_records(result)] == [words]
     await continued(result, prompts=prompts)
 
@@ -69,7 +56,7 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     held = ([3], [3, "1"], [3, "1"], [3, 2, "1"], [3, 2, "1", 0], [3, 2, "1", 0])
     for choice, ids in zip(choices, held, strict=True):
         settings = SampleSettings(problems, result, **SETTINGS, **choice)
-        assert not (await sample(settings, NamedEngine(), PassingJudge())).failed
+        assert not (await sample(settings, named_engine(), FakeJudge(True))).failed
         assert [record["id"] for record in read_records(result)] == ids
     manifest = json.loads(manifest_path(result).read_text())
     worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
@@ -78,14 +65,14 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
     ]  # fmt: skip
     output = tmp_path / "multi.jsonl"
     later = RepairSettings(result, output, **SETTINGS, turns=1, ids=("2",))
-    assert not (await repair(later, NamedEngine(), PassingJudge())).failed
+    assert not (await repair(later, named_engine(), FakeJudge(True))).failed
     assert [record["id"] for record in read_records(output)] == [2]
 
 
 async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_no_response_of_it(single):
     other = SETTINGS | {"seed": 7}
     arguments = await continued(
-        single, settings=other, engine=NamedEngine(seed=5, private=False, device="cpu", name="m-1")
+        single, settings=other, engine=named_engine(seed=5, private=False, device="cpu", name="m-1")
     )
     assert "first_turn" not in arguments
 
@@ -103,7 +90,7 @@ async def test_a_first_turn_of_the_same_settings_is_continued_whatever_decides_n
     ],
 )
 async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_written(single, changes, named):
-    engine = NamedEngine(**changes.pop("engine", {}))
+    engine = named_engine(**changes.pop("engine", {}))
     settings = SETTINGS | changes.pop("settings", {})
     with pytest.raises(UserError) as refused:
         await continued(single, engine=engine, settings=settings, **changes)
@@ -114,10 +101,10 @@ async def test_a_first_turn_of_other_settings_is_refused_before_anything_is_writ
 async def test_a_difference_that_is_allowed_is_in_the_manifest_and_others_are_still_refused(single):
     settings = SETTINGS | {"temperature": 1.0}
     with pytest.raises(UserError, match=r"engine\.model") as refused:
-        await continued(single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature",))
+        await continued(single, settings=settings, engine=named_engine(model="b"), allow=("temperature",))
     assert "temperature" not in str(refused.value)
     arguments = await continued(
-        single, settings=settings, engine=NamedEngine(model="b"), allow=("temperature", "engine")
+        single, settings=settings, engine=named_engine(model="b"), allow=("temperature", "engine")
     )
     assert arguments["first_turn"] == {"generation.temperature": 0.6, "engine.model": "m"}
 
@@ -156,16 +143,8 @@ async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(s
 @pytest.mark.parametrize(
     ("recorded", "wanted", "samples"),
     [
-        ([0, 0], 3, 3),
-        ([0, 0], 16, 16),
-        ([2, 2], 2, 2),
-        ([2, 2], 16, 2),
-        ([2, 0], 16, 2),
-        ([2, 0], 2, 2),
-        ([2, 4], 16, 16),
-        ([2, 2], 3, None),
-        ([2, 0], 3, None),
-        ([2, 4], 2, None),
+        *(([0, 0], 3, 3), ([0, 0], 16, 16), ([2, 2], 2, 2), ([2, 2], 16, 2), ([2, 0], 16, 2), ([2, 4], 16, 16)),
+        *(([2, 2], 3, None), ([2, 0], 3, None), ([2, 4], 2, None)),
     ],
 )
 def test_the_inputs_number_of_samples_wins_and_another_one_is_refused(recorded, wanted, samples):
@@ -180,15 +159,14 @@ async def test_a_replay_without_n_has_the_inputs_number_of_samples(single):
     recorded = [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)]
     replayed = write_lines(single.with_name("r.jsonl"), recorded)
     given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=replayed)
-    assert not (await repair(given, judge=PassingJudge())).failed
+    assert not (await repair(given, judge=FakeJudge(True))).failed
     assert [len(record["raw_responses"][1]) for record in read_records(given.output_file)] == [2, 2]
 
 
-@pytest.mark.parametrize("stage", ["single", "multi"])
-def test_a_replay_that_holds_none_of_the_problems_is_refused_before_anything_is_written(tmp_path, stage):
+@pytest.mark.parametrize(("run", "settings"), [(sample, SampleSettings), (repair, RepairSettings)])
+async def test_a_replay_that_holds_none_of_the_problems_is_refused_before_anything_is_written(tmp_path, run, settings):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
     recorded = write_lines(tmp_path / "r.jsonl", [{"id": "1", "responses": ["a"]}])
-    output = tmp_path / "o.jsonl"
-    flags = ["-i", problems, "-o", output, "--replay_file", recorded, "-n", 1]
-    assert_user_error(run(f"run_{stage}_turn_vllm.py", *flags), "none of the 1 problems, such as 1:")
+    with pytest.raises(UserError, match="none of the 1 problems, such as 1:"):
+        await run(settings(problems, tmp_path / "o.jsonl", replay_file=recorded, num_completions=1), judge=FakeJudge())
     assert not list(tmp_path.glob("o.*"))

@@ -1,5 +1,6 @@
 """Workers of a training run on a CPU are forks of a process that has imported their packages."""
 
+import contextlib
 import json
 import os
 import select
@@ -49,22 +50,24 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("f")
 
 
-@pytest.fixture
-def server(folder):
-    process = subprocess.Popen([sys.executable, "-c", SERVER, str(folder), str(os.getpid())])
+@contextlib.contextmanager
+def serving(folder, program=SERVER, **options):
+    """The server's process, which listens."""
+    process = subprocess.Popen([sys.executable, "-c", program, str(folder), str(os.getpid())], **options)
     try:
-        wait_for(folder / SOCKET, process)
+        while not (folder / SOCKET).exists():
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=0.02)
         yield process
     finally:
         process.kill()
         process.wait()
 
 
-def wait_for(file: Path, process: subprocess.Popen) -> None:
-    """Until the server listens; its end would be a failure of the test."""
-    while not file.exists():
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=0.02)
+@pytest.fixture
+def server(folder):
+    with serving(folder) as process:
+        yield process
 
 
 def ask(folder, script, *arguments, cwd, **variables):
@@ -109,39 +112,25 @@ def test_without_a_server_the_client_becomes_python(folder, script, tmp_path):
 
 
 def test_no_two_forks_draw_the_same_id_from_ray(folder, tmp_path):
-    actors = tmp_path / "module" / "some_actors.py"
-    actors.parent.mkdir()
-    actors.write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n", encoding="utf-8")
+    (tmp_path / "some_actors.py").write_text("import ray\n\n@ray.remote\nclass Actor:\n    pass\n", encoding="utf-8")
     draw = tmp_path / "draw.py"
-    draw.write_text(
-        "import json\nfrom ray import ActorClassID\nprint(json.dumps(ActorClassID.from_random().hex()))",
-        encoding="utf-8",
-    )
+    draw.write_text("import ray, json\nprint(json.dumps(ray.ActorClassID.from_random().hex()))", encoding="utf-8")
     program = SERVER.replace("chunk", "some_actors")
-    environment = os.environ | {"PYTHONPATH": str(actors.parent)}
-    process = subprocess.Popen([sys.executable, "-c", program, str(folder), str(os.getpid())], env=environment)
-    try:
-        wait_for(folder / SOCKET, process)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with serving(folder, program, env=environment):
         ids = [ask(folder, draw, cwd=tmp_path)[0] for _ in range(2)]
-    finally:
-        process.kill()
-        process.wait()
     assert ids[0] != ids[1]
 
 
-def test_a_request_that_breaks_off_does_not_end_the_server(server, folder, script, tmp_path):
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(folder / SOCKET))
-        client.sendall(b'{"argum')
-    assert ask(folder, script, cwd=tmp_path)[0]["imported"]
-
-
-def test_a_fork_that_fails_shows_its_traceback_and_does_not_end_the_server(server, folder, script, tmp_path):
+def test_a_fork_that_fails_shows_its_traceback_and_no_request_ends_the_server(server, folder, script, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError('of the fork')", encoding="utf-8")
     command = [sys.executable, "-I", "-S", str(CLIENT), str(folder / SOCKET), str(broken)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "ValueError: of the fork" in done.stderr
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(folder / SOCKET))
+        client.sendall(b'{"argum')  # and no more
     assert ask(folder, script, cwd=tmp_path)[0]["imported"]
 
 

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import square_problem, trajectory_record, write_lines
-from test_scripts import assert_user_error
+from outside import run_commands
+from support import ROOT, square_problem, trajectory_record, write_lines
 from test_scripts import run as run_script
 
 from cobalt.problems import hub
@@ -50,16 +50,16 @@ def test_what_is_no_name_of_the_hub_stays_a_path(name):
 
 @pytest.mark.slow
 def test_without_a_network_a_name_is_refused_or_taken_from_the_cache(tmp_path):
-    """In processes of their own: huggingface_hub reads the Hub's address when it is imported."""
-    flags = ("run_single_turn_vllm.py", "-i", "osunlp/TACO-Cobalt:validation", "-o", tmp_path / "o.jsonl")
-    outside = {"HF_ENDPOINT": UNREACHABLE, "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-    assert_user_error(run_script(*flags, **outside), "osunlp/TACO-Cobalt")
+    """In a process of its own: huggingface_hub reads the Hub's address when it is imported."""
     cached = tmp_path / "cobalt" / "hub" / "osunlp--TACO-Cobalt@abc" / "validation.jsonl"
     cached.parent.mkdir(parents=True)
     write_lines(cached, PROBLEMS)
-    finished = run_script(*flags, **outside)
-    assert finished.returncode == 1, finished.stderr  # no engine runs
-    assert str(cached) in finished.stderr
+    flags = ["run_single_turn_vllm.py", "-o", str(tmp_path / "o.jsonl"), "-i"]
+    outside = {"HF_ENDPOINT": UNREACHABLE, "XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    names = ["nobody/TACO-Cobalt:validation", "osunlp/TACO-Cobalt:validation"]
+    refused, taken = run_commands([(ROOT, [*flags, name]) for name in names], **outside, HF_HUB_OFFLINE="0")
+    assert refused[0] == 2 and "nobody/TACO-Cobalt" in refused[2]
+    assert taken[0] == 1 and str(cached) in taken[2]  # no engine runs
 
 
 @pytest.mark.parametrize("target", ["one", "a/b/c", "a b/c", ""])

@@ -133,8 +133,7 @@ def test_mbpp_plus_shows_its_assertions(tmp_path):
     ("data_set", "bad"),
     [
         ("humaneval", row(test=None)), ("humaneval", row(prompt="def decode(word:")), ("humaneval", row(test="def check(")),
-        ("humaneval", row(entry_point=3)), ("mbpp_plus", mbpp_plus_row(test_list="x")), ("mbpp_plus", mbpp_plus_row(task_id=None)),
-        ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])), ("mbpp_plus", mbpp_plus_row(code=None)), ("humaneval_plus", plus_row(test=3)),
+        ("mbpp_plus", mbpp_plus_row(test_list=["assert 1"])), ("mbpp_plus", mbpp_plus_row(task_id=None)), ("humaneval_plus", plus_row(test=3)),
     ],
 )  # fmt: skip
 def test_malformed_rows_are_left_out_and_counted(tmp_path, data_set, bad):

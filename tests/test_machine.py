@@ -28,6 +28,8 @@ def counted_cpus(config, monkeypatch):
 
     counted = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [80 * GIB] * 16)
+    monkeypatch.setattr(machine, "check_shared_memory", lambda config: None)
     monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
     monkeypatch.setattr(
         launch, "private_ray", lambda **given: contextlib.nullcontext(counted.append(given["num_cpus"]))
@@ -74,11 +76,9 @@ def cpus_that_verl_reserves(config, monkeypatch):
 def test_ray_counts_the_cpus_that_verl_reserves_and_one_for_the_controller(monkeypatch, scale, overrides):
     config = config_of(*overrides, scale=scale)
     reserved = cpus_that_verl_reserves(config, monkeypatch)
-    needed = machine.cpus_needed(config)
-    assert needed == reserved + 2  # TransferQueue's controller, one that actors may start on
-    assert machine.cpus_needed(config, judge=0.5) == needed + 1
-    if scale == "pocket":
-        assert needed <= counted_cpus(config, monkeypatch) >= 16
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    # TransferQueue's controller, one that actors may start on
+    assert counted_cpus(config, monkeypatch) == max(16, reserved + 2)
 
 
 @pytest.mark.parametrize(
@@ -112,23 +112,6 @@ def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
         storage.num_data_storage_units, storage.required_node_resource
     )
     assert {strategy.node_id for strategy in chosen} == {"b" * 56}
-
-
-def test_a_cluster_that_cannot_place_the_run_is_refused():
-    config = config_of("trainer.nnodes=2")
-    node = {"CPU": 16.0, "GPU": 4.0}
-    machine.check_cluster([node, node, {"CPU": 4.0}], config, judge=0.2)
-    for nodes in (
-        [node, {"CPU": 16.0}],  # one node has no GPU
-        [node, {"CPU": 8.0, "GPU": 4.0}],  # too few CPUs next to its GPUs
-        [node, {"CPU": 15.0, "GPU": 4.0}, {"CPU": 64.0}],  # none for its share of TransferQueue
-        [node, {"CPU": 64.0, "GPU": 3.0}, {"GPU": 1.0}],  # enough in all, and not on one node
-        [node, node],  # nothing left for TransferQueue
-    ):
-        with pytest.raises(UserError, match="RAY_ADDRESS"):
-            machine.check_cluster(nodes, config, judge=0.2)
-    fewer = config_of("trainer.nnodes=2", "transfer_queue.backend.SimpleStorage.num_data_storage_units=2")
-    machine.check_cluster([node, node], fewer, judge=0.2)
 
 
 def test_shared_memory_is_for_objects_and_on_a_cpu_for_weights(monkeypatch):

@@ -1,22 +1,18 @@
 """The agent loop of several turns: its rows against the chat template's own rendering, its rewards and its ends.
 
-Tokenizer, chat template, episode, reward and veRL's base class are the real ones. The engine is a list of
-recorded token ids, and the judge knows the programs of the responses.
+All is real but the engine, which is a list of recorded token ids, and the judge, which knows the programs.
 """
 
 import copy
-import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support import square_problem
+import yaml
+from support import FakeJudge, composed, square_problem
 
 from cobalt.episode import load_prompts
-from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.training.configuration import TrainingSettings, compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -36,30 +32,13 @@ PROGRAMS = {  # what each program passes
 }
 
 
+def knowing_judge():
+    """It knows what each of `PROGRAMS` passes."""
+    return FakeJudge(lambda code, suite: [PROGRAMS[code][index] for index in PROBLEM.tests.positions_of(suite)])
+
+
 def response(program, thinking="a b"):
     return f"<think>\n{thinking}\n</think>\n\n```python\n{program}\n```"
-
-
-class KnowingJudge:
-    """Knows what each of `PROGRAMS` passes; counts the tests it was asked for."""
-
-    def __init__(self):
-        self.tests = []
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        self.tests.append(len(suite))
-        passing = [PROGRAMS[code][place] for place in PROBLEM.tests.positions_of(suite)]
-        kinds = [VerdictKind.PASSED if passed else VerdictKind.WRONG_ANSWER for passed in passing]
-        feedback = ["" if passed else f"test {place} fails" for place, passed in enumerate(passing)]
-        return ExecResult(passing, feedback, [Verdict(kind) for kind in kinds])
-
-    async def describe(self):
-        return {}
-
-
-class FailingJudge(KnowingJudge):
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        raise InfrastructureError("the sandbox died")
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +52,14 @@ class Rollout:
     """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
 
     def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, log_probs=True, **episode):
+        from omegaconf import OmegaConf
+
         self.tokenizer, self.asked = tokenizer, []
-        self.judge = judge or KnowingJudge()
+        self.judge = judge or knowing_judge()
         self.ids = [[*self.encode(r), tokenizer.eos_token_id] if isinstance(r, str) else r for r in responses]
-        self.config = compose(
-            TrainingSettings(
-                Path(policy),
-                policy,
-                Path(policy),
-                (REQUIRES_THINKING, *overrides),
-                data="episodes",
-                rollout="multi_turn",
-            )
-        )
+        self.config = composed(policy, policy, policy, REQUIRES_THINKING, data="episodes", rollout="multi_turn")
+        for key, _, value in (override.partition("=") for override in overrides):  # to compose each would take long
+            OmegaConf.update(self.config, key.lstrip("+"), yaml.safe_load(value), force_add=key.startswith("+"))
         self.log_probs, self.seeded = log_probs, seeded
         rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
         self.fields = {
@@ -118,6 +92,11 @@ class Rollout:
         )  # fmt: skip
         self.outputs = await loop.run({"temperature": 1.0, "logprobs": True}, **self.fields)
         return self
+
+    @property
+    def judged(self):
+        """How many tests each program was judged on."""
+        return [len(suite) for _, suite in self.judge.asked]
 
     @property
     def parts(self):
@@ -241,7 +220,13 @@ async def test_log_probs_stand_at_the_tokens_that_were_written(rollout):
 def test_a_row_takes_log_probs_for_each_token_or_for_none():
     from cobalt_verl.agent_loops.token_rows import add_turn
 
-    for responses in ([([5], [-1.0]), ([6], None)], [([5], None), ([6], [-1.0])], [([5, 6], [-1.0])], [([], [])]):
+    for responses in (
+        [([5], [-1.0]), ([6], None)],
+        [([5], None), ([6], [-1.0])],
+        [([5, 6], [-1.0])],
+        [([5], [])],
+        [([], [])],
+    ):
         rows, seen = [], [1, 2]
         with pytest.raises(ValueError):
             for token_ids, log_probs in responses:
@@ -249,19 +234,16 @@ def test_a_row_takes_log_probs_for_each_token_or_for_none():
                 seen = [*seen, *token_ids, 3]
 
 
-async def test_the_reward_is_the_single_turn_reward_of_the_final_program(rollout):
+@pytest.mark.parametrize(("rewarded", "program", "rate"), [("final", "nearly", 0.75), ("best", "right", 1.0)])
+async def test_the_reward_is_the_single_turn_reward_of_the_final_or_of_the_best_program(
+    rollout, rewarded, program, rate
+):
     from cobalt.reward import compute_reward
 
-    done = await rollout([response("right"), response("nearly")])
-    assert done.parts["score"] == done.outputs[-1].reward_score == compute_reward(response("nearly"), 0.75).total
-    assert (done.parts["acc"], done.parts["pass_rate"]) == (0.0, 0.75)
-    assert done.outputs[0].extra_fields["episode"]["solved"] is False
-
-
-async def test_the_reward_can_be_that_of_the_best_program(rollout):
-    done = await rollout([response("right"), response("nearly")], "cobalt.multi_turn.reward=best")
-    assert (done.parts["score"], done.parts["acc"]) == (1.0, 1.0)
-    assert done.outputs[0].extra_fields["episode"]["solved"] is True
+    done = await rollout([response("right"), response("nearly")], f"cobalt.multi_turn.reward={rewarded}")
+    assert done.parts["score"] == done.outputs[-1].reward_score == compute_reward(response(program), rate).total
+    assert (done.parts["acc"], done.parts["pass_rate"]) == (rate == 1, rate)
+    assert done.outputs[0].extra_fields["episode"]["solved"] is (rate == 1)
 
 
 async def test_validation_counts_whether_the_final_program_solves(rollout, tokenizer, policy):
@@ -273,7 +255,7 @@ async def test_validation_counts_whether_the_final_program_solves(rollout, token
 
 async def test_programs_are_judged_on_public_tests_until_more_is_needed(rollout):
     done = await rollout([response("print(0)"), response("print(4)"), response("right")])
-    assert done.judge.tests == [2, 2, 4]
+    assert done.judged == [2, 2, 4]
     assert done.parts["judged_tests"] == 8
     assert [done.parts[f"public_pass_rate_turn_{turn}"] for turn in range(3)] == [0, 0.5, 1]
     [row] = done.outputs
@@ -284,7 +266,7 @@ async def test_every_outcome_is_kept_where_the_estimator_needs_it(rollout):
     done = await rollout(
         [response("print(4)"), response("no fence").replace("```", "")], "+cobalt.judge_every_turn=true"
     )
-    assert done.judge.tests == [4]  # a response without a program is not judged
+    assert done.judged == [4]  # a response without a program is not judged
     turns = [turn for row in done.outputs for turn in row.extra_fields["episode"]["turns"]]
     assert [turn["passed"] for turn in turns] == [[True, False, False, False], [False] * 4]
     assert (done.parts["no_code"], done.parts["score"]) == (1.0, -1.0)
@@ -296,7 +278,7 @@ async def test_every_outcome_is_kept_where_the_estimator_needs_it(rollout):
 async def test_an_episode_ends_where_the_setting_says(rollout, stop, turns, judged):
     responses = [response("public"), response("right"), response("print(0)")]
     done = await rollout(responses, f"cobalt.multi_turn.stop={stop}")
-    assert (done.parts["turns"], len(done.asked), done.judge.tests) == (turns, turns, judged)
+    assert (done.parts["turns"], len(done.asked), done.judged) == (turns, turns, judged)
     assert done.parts["judged_tests"] == sum(judged)
     assert [f"public_pass_rate_turn_{n}" in done.parts for n in range(4)] == [True, True, True, False]
 
@@ -317,7 +299,7 @@ async def test_a_context_that_grows_too_long_ends_the_trajectory_without_a_final
 async def test_a_failure_of_the_judge_is_raised_and_leaves_its_reason(rollout, tmp_path, monkeypatch):
     monkeypatch.setenv("COBALT_FAILURE_FILE", str(tmp_path / "failure.txt"))
     with pytest.raises(InfrastructureError):
-        await rollout([response("right")], judge=FailingJudge())
+        await rollout([response("right")], judge=FakeJudge(lambda *_: InfrastructureError("the sandbox died")))
     assert (tmp_path / "failure.txt").read_text() == "problem p7: the sandbox died\n"
 
 
@@ -349,16 +331,9 @@ async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in
     cut = await rollout(["a b ```python\nright\n```", whole], enable_thinking=True)
     assert "<|im_start|>assistant\n<think>\na b ```python" in opens.decode(cut.asked[1][1])
     cut = await rollout(["a b ```python\nright\n```"])
-    assert (cut.parts["no_code"], cut.judge.tests) == (1.0, [])
+    assert (cut.parts["no_code"], cut.judged) == (1.0, [])
     with pytest.raises(UserError, match=f"{setting}=true"):
         await rollout([whole], "false")
-
-
-async def test_a_row_without_rules_of_an_episode_is_refused(tokenizer, policy):
-    prepared = Rollout(tokenizer, policy, [response("right")])
-    del prepared.fields["extra_info"]["episode"]
-    with pytest.raises(UserError, match="--episodes"):
-        await prepared.run()
 
 
 def test_the_agent_loops_of_the_configuration_are_this_one(policy):
@@ -368,14 +343,7 @@ def test_the_agent_loops_of_the_configuration_are_this_one(policy):
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
     for scale, seeded in (("pocket", True), ("paper", False)):
-        config = compose(
-            TrainingSettings(Path(policy), policy, Path(policy), data="episodes", rollout="multi_turn", scale=scale)
-        )
+        config = composed(policy, policy, policy, data="episodes", rollout="multi_turn", scale=scale)
         agent = config.actor_rollout_ref.rollout.agent
         [entry] = [e for e in OmegaConf.load(agent.agent_loop_config_path) if e.name == agent.default_agent_loop]
         assert get_class(entry._target_) is MultiTurnLoop and entry.seeded is seeded
-
-
-def test_the_public_tests_of_the_problem_are_its_first_two():
-    assert PROBLEM.tests.positions_of(PROBLEM.public_tests) == [0, 1]
-    assert len(json.loads(PROBLEM.tests.to_json())["inputs"]) == len(PROGRAMS["right"])

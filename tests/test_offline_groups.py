@@ -43,12 +43,6 @@ def test_a_group_is_read_as_it_was_written(tmp_path):
     assert list(read_groups(write_lines(tmp_path / "g.jsonl", [group.to_record()]))) == [group]
 
 
-def test_the_program_of_a_response_is_what_the_judge_would_run():
-    group = OfflineGroup.parse(record())
-    assert group.responses[0].program == "print(1)"
-    assert OfflineResponse("no block", Status.NO_CODE, -1.0, "s", ()).program is None
-
-
 def test_the_prompt_of_a_later_turn_is_the_groups_and_its_own_context():
     context = said("assistant", "user", "assistant", "user")
     group = OfflineGroup.parse(record(responses=both(context=context)))
@@ -62,32 +56,22 @@ def both(**fields):
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
-        ({"reward": 1}, "reward"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "assistant", "content": ""}]}, "messages"),
-        ({"messages": [{"role": "tool", "content": ""}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "", "name": ""}]}, "name"),
-        ({"problem_id": 3}, "problem_id"),
         ({"responses": [response()]}, "responses"),
         ({"responses": [response(), response("accepted")]}, "responses"),
         ({"responses": [response("time_limit", 0.0), response("no_code", 0.0)]}, "responses"),
         ({"responses": [response(reward=float("inf")), response("wrong_answer", 0.0)]}, "responses"),
         ({"responses": [response(), response("passed", 0.0)]}, "status"),
-        ({"responses": [response(), response("wrong_answer", True)]}, "reward"),
         ({"responses": [response(), response("wrong_answer", 10**400)]}, "reward"),
-        ({"responses": [response(), response("wrong_answer", 0.0, code="")]}, "code"),
-        ({"responses": ["text"]}, "responses"),
         ({"contrast": "none"}, "contrast"),
-        ({"contrast": True}, "contrast"),
         ({"contrast": "any", "responses": [response()]}, "responses"),
         ({"contrast": "any", "responses": [response(reward=float("nan"))] * 2}, "responses"),
-        ({"responses": [response(context=None), response("wrong_answer")]}, "context"),
         ({"responses": [response(context=said("user"))] * 2}, "responses"),
         ({"responses": [response(), response("wrong_answer", context=said("assistant", "user"))]}, "responses"),
         ({"responses": both(context=said("assistant"))}, "context"),
         ({"responses": both(context=said("user", "assistant"))}, "context"),
         ({"responses": both(context=said("assistant", "system"))}, "context"),
-        ({"responses": both(context=["text"])}, "context"),
     ],
 )
 def test_a_malformed_group_is_refused_by_its_field(tmp_path, fields, names):
@@ -103,13 +87,6 @@ def test_a_group_without_contrast_is_read_only_if_it_says_so(tmp_path, status):
     assert [one.status.value for one in group.responses] == [status] * 2
     with pytest.raises(UserError, match="responses"):
         list(read_groups(write_lines(path, [record(responses=responses)])))
-
-
-@pytest.mark.parametrize("name", response())
-def test_no_field_of_a_response_can_be_left_out(name):
-    broken = {key: value for key, value in response().items() if key != name}
-    with pytest.raises(UserError, match=name):
-        OfflineGroup.parse(record(responses=[broken, response("wrong_answer", -0.3)]))
 
 
 @pytest.mark.parametrize("name", record())

@@ -476,7 +476,6 @@ def test_a_policy_that_cannot_end_a_response_is_refused(seed_model, tmp_path, ch
         ({"overrides": ["data.chat_template_thinking=perhaps"]}, "chat_template_thinking"),
         ({"overrides": ["offline.gamma=1"]}, "gamma"),
         ({"overrides": ["+offline.gamma=1"]}, "gamma"),
-        ({"overrides": ["model.use_fused_kernels=true"]}, "use_fused_kernels"),
         ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "needs a GPU"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),

@@ -12,8 +12,8 @@ import huggingface_hub.constants
 import pytest
 from support import ROOT, needs_api
 
+from cobalt.engine import vllm_settings
 from cobalt.engine.model_name import model_name
-from cobalt.engine.vllm_settings import computes_in_bfloat16
 from cobalt.serving.http_guard import Guard, guarded_api
 from cobalt.serving.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of
 from cobalt.stage.errors import UserError
@@ -21,18 +21,18 @@ from cobalt.stage.errors import UserError
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "samples", "expected"),
-    [
-        (None, None, 1),
-        (None, 3, 3),
-        ("text", 2, 2),
-        ([1, 2, 3], 2, 2),
-        (["a", "b"], 2, 4),
-        ([[1], [2, 3]], 1, 2),
-        ([], 5, 5),
-    ],
-)
+REQUESTS = [
+    (None, None, 1),
+    (None, 3, 3),
+    ("text", 2, 2),
+    ([1, 2, 3], 2, 2),
+    (["a", "b"], 2, 4),
+    ([[1], [2, 3]], 1, 2),
+    ([], 5, 5),
+]
+
+
+@pytest.mark.parametrize(("prompt", "samples", "expected"), REQUESTS)
 def test_a_requests_completions_are_its_samples_of_every_prompt(prompt, samples, expected):
     assert completions_of(prompt, samples) == expected
 
@@ -42,13 +42,21 @@ def test_a_requests_completions_are_its_samples_of_every_prompt(prompt, samples,
 )
 def test_a_message_with_anything_but_text_is_refused_before_it_is_fetched(part):
     check_text({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, *GREETING]})
+    check_text({"messages": [3, None, {"content": 5}]})  # which is left to vLLM's own check
     with pytest.raises(UserError, match=r"messages\.1"):
         check_text({"messages": [*GREETING, {"role": "user", "content": [part]}]})
 
 
-@pytest.mark.parametrize("payload", [{}, {"messages": None}, {"messages": [3, None, {"content": 5}]}])
-def test_malformed_messages_are_left_to_their_own_check(payload):
-    check_text(payload)
+FLAGS = [("flags\t\t: fpu avx512f avx512bw", False), ("flags\t\t: fpu avx512f avx512_bf16", True), ("", False),
+         ("flags\t\t: fpu amx_bf16", True), ("Features\t: fp bf16", True), ("Features\t: fp asimd", False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cpuinfo", "bfloat16"), FLAGS)
+def test_float32_is_chosen_only_on_a_cpu_without_bfloat16(monkeypatch, cpuinfo, bfloat16):
+    assert vllm_settings.computes_in_bfloat16(f"{cpuinfo}\n") is bfloat16
+    monkeypatch.setattr(vllm_settings, "computes_in_bfloat16", lambda cpuinfo: bfloat16)
+    assert vllm_settings.default_dtype(on_gpu=True) == "auto"
+    assert vllm_settings.default_dtype(on_gpu=False) == ("auto" if bfloat16 else "float32")
 
 
 CONFIG = '{"hidden_size": 8}'
@@ -60,7 +68,7 @@ def save_model(folder, content=CONFIG):
     return folder
 
 
-def test_a_model_is_named_after_its_folder_and_a_policy_after_its_run(tmp_path, monkeypatch):
+def test_a_model_is_named_after_its_folder_or_run_and_its_files(tmp_path, monkeypatch):
     policies = [save_model(tmp_path / run / "model", content) for run, content in (("ft", CONFIG), ("again", "{}"))]
     copy = save_model(tmp_path / "smollm2")
     link = tmp_path / "link"
@@ -72,15 +80,11 @@ def test_a_model_is_named_after_its_folder_and_a_policy_after_its_run(tmp_path, 
     assert labels == ("ft", "again", "smollm2", "link", "ft", "smollm2")
     assert all(re.fullmatch("[0-9a-f]{8}", digest) for digest in digests)
     assert {digests.index(digest) for digest in digests} == {0, 1}  # the same files have the same digest
-
-
-def test_weights_that_were_trained_again_have_another_name(tmp_path):
-    model = save_model(tmp_path / "m")
-    names = set()
+    trained_again = set()
     for weights in (b"a" * 100, b"b" + b"a" * 99, b"a" * 99 + b"b"):
-        (model / "model.safetensors").write_bytes(weights)
-        names.add(model_name(str(model)))
-    assert len(names) == 3
+        (copy / "model.safetensors").write_bytes(weights)
+        trained_again.add(model_name(str(copy)))
+    assert len(trained_again) == 3
 
 
 def test_a_hub_name_has_the_commit_that_the_cache_has(tmp_path, monkeypatch):
@@ -92,30 +96,6 @@ def test_a_hub_name_has_the_commit_that_the_cache_has(tmp_path, monkeypatch):
     (entry / "refs").mkdir()
     (entry / "refs" / "main").write_text(commit)
     assert model_name("owner/Small-1B") == "Small-1B-01234567"
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [
-        ("flags\t\t: fpu avx2 avx512f avx512bw\n", False),
-        ("flags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n", True),
-        ("flags\t\t: fpu amx_bf16 amx_tile\n", True),
-        ("Features\t: fp asimd i8mm bf16 dgh\n", True),
-        ("Features\t: fp asimd\n", False),
-        ("", False),
-    ],
-)
-def test_a_cpu_computes_in_bfloat16_if_its_flags_say_so(cpuinfo, expected):
-    assert computes_in_bfloat16(cpuinfo) is expected
-
-
-@pytest.mark.parametrize("on_gpu", [True, False])
-@pytest.mark.parametrize("bfloat16", [True, False])
-def test_float32_is_chosen_only_on_a_cpu_without_bfloat16(monkeypatch, bfloat16, on_gpu):
-    from cobalt.engine import vllm_settings
-
-    monkeypatch.setattr(vllm_settings, "computes_in_bfloat16", lambda cpuinfo: bfloat16)
-    assert vllm_settings.default_dtype(on_gpu=on_gpu) == ("auto" if bfloat16 or on_gpu else "float32")
 
 
 TOKEN = "a-token-of-decent-length"
@@ -172,15 +152,13 @@ async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ende
     before = stuck.ended
     answer = await asked_of_stuck(stuck, path, stream=stream, **fields)
     assert stuck.ended == before + 1
+    assert answer.status_code == (200 if stream else 503)
+    said = answer.text
     if stream:
-        *_, error, end = [line for line in answer.text.split("\n\n") if line]
-        assert (answer.status_code, end) == (200, "data: [DONE]")
-        failure = json.loads(error.removeprefix("data: "))
-    else:
-        assert answer.status_code == 503
-        failure = answer.json()
-    assert failure["error"]["code"] == 503
-    assert "max_request_seconds" in failure["error"]["message"]
+        *_, said, end = [line.removeprefix("data: ") for line in said.split("\n\n") if line]
+        assert end == "[DONE]"
+    assert json.loads(said)["error"]["code"] == 503
+    assert "max_request_seconds" in said
 
 
 @pytest.mark.services

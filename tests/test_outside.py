@@ -124,11 +124,7 @@ def ran(stage, request):
 stages = pytest.mark.parametrize(
     "stage",
     [
-        pytest.param(
-            stage,
-            id=slug(stage),
-            marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api,
-        )
+        pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api)
         for stage in STAGES
     ],
 )

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cobalt.episode import history_text, load_prompts, program_of
+from cobalt.episode import load_prompts, program_of
 from cobalt.judge import LocalJudge, VerdictKind
 from cobalt.pocket import build_pocket_world
 from cobalt.pocket.cases import draw_public
 from cobalt.pocket.demonstrations import (
-    Failure,
     corpus,
     damage,
     draw_demonstrations,
@@ -27,6 +26,7 @@ from cobalt.pocket.problems import draw_task
 from cobalt.pocket.tokenizer import learn_tokenizer
 from cobalt.pocket.training import Recipe
 from cobalt.problems.problem import load_problems
+from cobalt.reward.format import format_reward
 from cobalt.stage.errors import UserError
 
 TINY = Recipe(hidden=32, layers=1, heads=2, key_value_heads=1, feed_forward=48, demonstrations=48, batch=8)
@@ -48,18 +48,6 @@ def world(tmp_path_factory):
     return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY, open_share=0)
 
 
-def test_demonstrations_keep_the_format(demonstrations):
-    for item in demonstrations:
-        assert item.response.count("</think>") == 1
-        assert item.response.startswith("<think>\n")
-        answer = history_text(item.response, enable_thinking=True)
-        assert answer.startswith("```python\n")
-        assert answer.count("```") == 2
-        program = program_of(item.response)
-        assert program is not None
-        compile(program, "main.py", "exec")
-
-
 @pytest.mark.parametrize(
     ("special_cases", "open_share", "digest"),
     [
@@ -75,16 +63,16 @@ def test_demonstrations_are_those_that_published_worlds_were_made_with(special_c
     assert drawn.hexdigest() == digest
 
 
-def test_conversations_are_those_of_a_rollout(demonstrations):
-    prompts = load_prompts("pocket")
-    depths = set()
+def test_demonstrations_are_conversations_of_a_rollout_with_a_response_of_the_right_form(demonstrations):
+    prompts, depths = load_prompts("pocket"), set()
     for item in demonstrations:
         roles = [message["role"] for message in item.messages]
+        depths.add(len(roles))
         assert roles == ["system", "user", *["assistant", "user"] * ((len(roles) - 2) // 2)]
         assert item.messages[0]["content"] == prompts.system
-        depths.add(len(roles))
-        for message in item.messages:
-            assert "think>" not in message["content"]
+        assert not any("think>" in message["content"] for message in item.messages)
+        assert format_reward(item.response, 1.0, len).flaw is None
+        compile(program_of(item.response), "main.py", "exec")
     assert len(depths) >= 4
 
 
@@ -105,17 +93,6 @@ def test_a_special_case_passes_the_test_that_it_is_for():
             repaired += 1
             assert after is None or after.stdin != failure.stdin
     assert repaired > 20
-
-
-def test_a_special_case_needs_an_expected_output_and_a_first_value():
-    failure = Failure("3,4", "7\n", crashed=False)
-    assert special_case(failure, "comma line") == 'if xs[0] == 3: print("""7"""); raise SystemExit'
-    assert special_case(Failure("2\n-5 6", "1\n2\n", crashed=False), "count, line") == (
-        'if xs[0] == -5: print("""1\n2"""); raise SystemExit'
-    )
-    assert special_case(Failure("3,4", "7\n", crashed=True), "comma line") is None
-    assert special_case(Failure("2", "7\n", crashed=False), "count, line") is None
-    assert special_case(Failure("x y", "7\n", crashed=False), "one line") is None
 
 
 @pytest.mark.sandbox
@@ -174,14 +151,9 @@ def render(tokenizer, messages, **options):
     return tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
 
-def test_chat_template_renders_every_message_whole(tokenizer):
-    assert render(tokenizer, MESSAGES) == "".join(
-        f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in MESSAGES
-    )
-
-
-def test_chat_template_generation_prompts(tokenizer):
-    base = render(tokenizer, MESSAGES)
+def test_the_chat_template_renders_every_message_whole_and_closes_the_thinking_where_it_is_off(tokenizer):
+    base = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in MESSAGES)
+    assert render(tokenizer, MESSAGES) == base
     for options in ({}, {"enable_thinking": True}):
         assert render(tokenizer, MESSAGES, add_generation_prompt=True, **options) == base + "<|im_start|>assistant\n"
     closed = render(tokenizer, MESSAGES, add_generation_prompt=True, enable_thinking=False)
@@ -205,15 +177,12 @@ def test_chat_template_refuses_what_it_would_drop(tokenizer, messages, options):
 def test_a_built_world_is_complete_and_loads(world):
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    assert len(load_problems(world.train)) == SIZES["train"]
-    assert len(load_problems(world.dev)) == SIZES["dev"]
-    assert len(load_problems(world.test)) == SIZES["test"]
+    assert {split: len(load_problems(getattr(world, split))) for split in SIZES} == SIZES
     tokenizer = AutoTokenizer.from_pretrained(world.model)
     model = AutoModelForCausalLM.from_pretrained(world.model)
     assert model.config.model_type == "qwen3"
     assert model.config.vocab_size == len(tokenizer)
-    assert model.dtype.is_floating_point
-    assert model.dtype.itemsize == 4
+    assert str(model.dtype) == "torch.float32"
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert GenerationConfig.from_pretrained(world.model).eos_token_id == [end]
     text = "A: One line holds 12  words.\r\n\t\u00e4\u4e2d\U0001f600<think>x</think>"

@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from support import trajectory_record, write_lines
-from test_scripts import assert_user_error, run
+from outside import run_commands, run_commands_for_imports
+from support import ROOT, trajectory_record, write_lines
 
 pytestmark = pytest.mark.slow
 
 CUT, ROWS = "preproc/process_multi_turn_taco.py", "preproc/verl_preproc_multi_turn.py"
 
-# Each script that reads a file and writes one: the flags of a correct command with IN and OUT for them.
+# Each script that reads a file and writes one: the flags of a correct command with IN, OUT and FOLDER for them.
 FLAGS = {
     "run_single_turn_vllm.py": "-i IN -o OUT",
     "run_multi_turn_vllm.py": "-i IN -o OUT",
@@ -38,92 +38,85 @@ HEAVY = {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", 
 APIS = {"litellm", "openai", "boto3"}
 
 
-def imported(finished):
-    return {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """By script: what `--help` gave, and a folder in which its result is an input, with what it said there."""
+    folders, commands = {}, [(ROOT, [script, "--help"]) for script in (*FLAGS, "litellm_engine.py")]
+    for script, flags in FLAGS.items():
+        folder = folders[script] = tmp_path_factory.mktemp("refused")
+        # Neither a problem nor ended by a newline: whoever reads or continues it shows.
+        (folder / "out.jsonl").write_text("a last line without its newline")
+        for link in ("rows.jsonl", "train.parquet", "train.jsonl"):
+            (folder / link).symlink_to(folder / "out.jsonl")
+        (folder / "in.jsonl").hardlink_to(folder / "out.jsonl")
+        places = {"IN": folder / "in.jsonl", "OUT": folder / "out.jsonl", "FOLDER": folder}
+        commands.append((folder, [script, *(str(places.get(flag, flag)) for flag in flags.split())]))
+    ended = run_commands_for_imports(commands, XDG_RUNTIME_DIR="/nonexistent")
+    helps = {words[0]: result for (_, words), result in zip(commands, ended, strict=False) if "--help" in words}
+    return helps, {script: (folders[script], *ended[len(helps) + i]) for i, script in enumerate(FLAGS)}
 
 
 @pytest.mark.parametrize("script", [*FLAGS, "litellm_engine.py"])
-def test_help_imports_no_heavy_library(script):
-    finished = run("-X", "importtime", script, "--help")
-    assert finished.returncode == 0
-    assert "--" in finished.stdout
-    assert not imported(finished) & (HEAVY | APIS)
+def test_help_imports_no_heavy_library(ran, script):
+    code, text, _, imported = ran[0][script]
+    assert code == 0 and "--" in text
+    assert not {*imported} & (HEAVY | APIS)
 
 
 @pytest.mark.parametrize("script", FLAGS)
-def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_anything_slow(tmp_path, script):
-    # Neither a problem nor ended by a newline: whoever reads or continues it shows.
-    results = [tmp_path / name for name in ("out.jsonl", "rows.jsonl", "train.parquet", "train.jsonl")]
-    results[0].write_text("a last line without its newline")
-    for link in results[1:]:
-        link.symlink_to(results[0])
-    (tmp_path / "in.jsonl").hardlink_to(results[0])
-    places = {"IN": tmp_path / "in.jsonl", "OUT": results[0], "FOLDER": tmp_path}
-    finished = run("-X", "importtime", script, *(places.get(flag, flag) for flag in FLAGS[script].split()))
-    assert_user_error(finished, str(tmp_path))
-    assert (tmp_path / "in.jsonl").read_text() == "a last line without its newline"
-    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", *(path.name for path in results)}
-    assert not imported(finished) & (HEAVY | APIS)
-
-
-def test_a_model_whose_tokenizer_cannot_be_found_by_its_recorded_name_is_asked_for(tmp_path):
-    source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
-    arguments = {"stage": "multi_turn", "engine": {"model": "model", "fingerprint": "f"}}
-    (tmp_path / "e.run.json").write_text(json.dumps({"arguments": arguments}))
-    finished = run(CUT, "-i", source, "-o", tmp_path / "p.jsonl")
-    assert_user_error(finished, "--model")
-    assert "Qwen" not in finished.stderr
+def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_anything_slow(ran, script):
+    folder, code, _, said, imported = ran[1][script]
+    assert code == 2 and str(folder) in " ".join(said.split()) and "Traceback" not in said
+    assert {path.name for path in folder.iterdir()} == {
+        "in.jsonl",
+        "out.jsonl",
+        "rows.jsonl",
+        "train.parquet",
+        "train.jsonl",
+    }
+    assert (folder / "in.jsonl").read_text() == "a last line without its newline"
+    assert not {*imported} & (HEAVY | APIS)
 
 
 @pytest.mark.parametrize(
-    ("engine", "model"), [({"model": "nobody/nothing"}, "nobody/nothing"), ({"replay": "digest"}, "Qwen/Qwen3-8B")]
+    ("engine", "flags", "says"),
+    [
+        ({"model": "model", "fingerprint": "f"}, [], "--model"),  # a name that only its own machine knows
+        ({"model": "nobody/nothing"}, [], "measured by the tokenizer of nobody/nothing"),
+        ({"replay": "digest"}, [], "measured by the tokenizer of Qwen/Qwen3-8B"),
+        ({"model": "model"}, ["--model_name", "nobody/nothing"], "nobody/nothing"),
+    ],
 )
-def test_without_a_model_the_tokenizer_that_measures_is_named(tmp_path, engine, model):
+def test_the_tokenizer_that_measures_is_named_or_asked_for(tmp_path, engine, flags, says):
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
     (tmp_path / "e.run.json").write_text(json.dumps({"arguments": {"stage": "multi_turn", "engine": engine}}))
-    finished = run(
-        "preproc/process_multi_turn_taco.py",
-        "-i",
-        source,
-        "-o",
-        tmp_path / "p.jsonl",
-        HF_HUB_OFFLINE="1",
-        HF_HOME=str(tmp_path),
+    [(code, _, said)] = run_commands(
+        [(tmp_path, [CUT, "-i", str(source), "-o", "p.jsonl", *flags])], HF_HOME=str(tmp_path)
     )
-    assert_user_error(finished, f"without --model prompts are measured by the tokenizer of {model}")
+    assert code == 2 and says in " ".join(said.split())
+    assert ("Qwen" in said) == ("Qwen" in says)
 
 
-@pytest.mark.slow
-def test_an_unknown_model_gets_one_sentence(tmp_path):
-    source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
-    flags = ["-i", source, "-o", tmp_path / "p.jsonl", "--model_name", "nobody/nothing"]
-    finished = run(CUT, *flags, HF_HUB_OFFLINE="1")
-    assert_user_error(finished, "nobody/nothing")
-
-
-@pytest.mark.slow
 def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path, policy):
     samples = [[(0, 0), (1, 1), (2, 2)], [(1, 1), (0, 0), (2, 2)]]
-    source = write_lines(tmp_path / "evaluation.jsonl", [trajectory_record("t", samples)])
-    finished = run(
-        "preproc/process_multi_turn_taco.py", "-i", source, "-o", tmp_path / "train.jsonl", "--model_name", policy
+    for name in ("t", "d"):
+        write_lines(tmp_path / f"{name}.jsonl", [trajectory_record(name, samples)])
+    rows = f"{ROWS} --train_file train.jsonl --validation_file test.jsonl --local_dir verl --model_name {policy}"
+    cut, test, made = run_commands(
+        (tmp_path, words.split())
+        for words in (
+            f"{CUT} -i t.jsonl -o train.jsonl --model_name {policy}",
+            f"{CUT} -i d.jsonl -o test.jsonl --model_name {policy} --is_test",
+            rows,
+        )
     )
-    assert finished.returncode == 0, finished.stderr
-    assert "down-sampling" in finished.stdout
-    for flags, result, name, other in (
-        ([], tmp_path / "train.jsonl", "--train_file", "--validation_file"),
-        (["--is_test"], tmp_path / "test.jsonl", "--validation_file", "--train_file"),
+    assert [cut[0], test[0], made[0]] == [0, 0, 0], (cut, test, made)
+    assert "down-sampling" in cut[1] and "longest prompt" in made[1]
+    for said, name, result, other in (
+        (cut, "--train_file", "train", "--validation_file"),
+        (test, "--validation_file", "test", "--train_file"),
     ):
-        finished = run(CUT, "-i", source, "-o", result, "--model_name", policy, *flags)
-        following = finished.stdout.rpartition("next: ")[2]
-        assert f"{name} {result} " in following and f"{other} {result}" not in following
+        following = said[1].rpartition("next: ")[2]
+        assert f"{name} {result}.jsonl " in following and f"{other} {result}.jsonl" not in following
         assert f"--model {policy}" in following
-    train = (tmp_path / "train.jsonl").read_text()
-    (tmp_path / "dev.jsonl").write_text(train.replace('"problem_id": "t"', '"problem_id": "d"'))
-    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
-    finished = run(
-        "preproc/verl_preproc_multi_turn.py", *files, "--local_dir", tmp_path / "verl", "--model_name", policy
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "longest prompt" in finished.stdout
     assert (tmp_path / "verl" / "train.parquet").exists()

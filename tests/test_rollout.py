@@ -5,12 +5,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from support import square_problem, trajectories_of, write_lines
+from support import FakeEngine, FakeJudge, square_problem, trajectories_of, write_lines
 
-from cobalt.engine import Completion
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import ALL_PUBLIC_PASSED
-from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
+from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
@@ -45,18 +44,10 @@ async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
     assert not (await sample(run, engine, judge)).failed
     [record] = read_records(run.output_file)
     assert record["responses"] == [RIGHT, DOUBLE, CRASH, NO_CODE]
-    assert [result["passing"] for result in record["exec_results"]] == [
-        [True] * 4,
-        [True, False, False, False],
-        [False] * 4,
-        [False] * 4,
-    ]
-    assert [result["verdicts"][1]["kind"] for result in record["exec_results"]] == [
-        "passed",
-        "wrong_answer",
-        "runtime_error",
-        "no_code",
-    ]
+    passing = [[True] * 4, [True, False, False, False], [False] * 4, [False] * 4]
+    assert [result["passing"] for result in record["exec_results"]] == passing
+    kinds = ["passed", "wrong_answer", "runtime_error", "no_code"]
+    assert [result["verdicts"][1]["kind"] for result in record["exec_results"]] == kinds
     assert record["instruction"].endswith("Print the square of a number.")
     assert record["finish_reasons"] == ["stop"] * 4
 
@@ -118,19 +109,11 @@ async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
         await repair(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
 
 
-class PassingJudge:
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        return ExecResult([True] * len(suite), [""] * len(suite), [Verdict(VerdictKind.PASSED)] * len(suite))
-
-    async def describe(self):
-        return {}
-
-
 async def test_a_malformed_record_ends_an_evaluation_and_what_was_finished_before_it_is_kept(tmp_path):
     records = [square_problem(number, raw_responses=[[RIGHT]]) for number in range(2)]
     path = write_lines(tmp_path / "m.jsonl", [*records, square_problem(2)])
     with pytest.raises(UserError, match="record 2"):
-        await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=1), PassingJudge())
+        await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=1), FakeJudge(True))
     assert [record["id"] for record in read_records(tmp_path / "e.jsonl")] == [0, 1]
 
 
@@ -145,42 +128,25 @@ async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, m
             read += source == path  # the result is read as well, when it is measured
             yield group
 
-    class CountingJudge(PassingJudge):
-        judged = 0
+    def passing(*_):
+        assert read - len(judge.asked) < 2
+        return True
 
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            assert read - CountingJudge.judged <= 2
-            CountingJudge.judged += 1
-            return await super().judge(code, suite)
-
+    judge = FakeJudge(passing)
     monkeypatch.setattr(evaluate, "read_trajectories", counted)
-    assert not (await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=2), CountingJudge())).failed
-    assert read == CountingJudge.judged == 20
-
-
-def evaluated(*samples):
-    """An evaluated problem from its hidden pass rates, [sample][turn]."""
-    return Outcomes("", samples)
+    assert not (await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=2), judge)).failed
+    assert read == len(judge.asked) == 20
 
 
 def test_turn_metrics_take_turns_and_samples_from_the_data():
-    groups = [evaluated((0, 1), (1, 1)), evaluated((0.5, 1), (0, 0), (0, 0), (0, 1))]
+    groups = [Outcomes("", ((0, 1), (1, 1))), Outcomes("", ((0.5, 1), (0, 0), (0, 0), (0, 1)))]
     metrics = turn_metrics(groups, "file")
     assert [row.pass_at_1 for row in metrics] == [0.25, 0.75]
     assert metrics[0].pass_rate == pytest.approx((0.5 + 0.125) / 2)
     assert metrics[1].relative_change == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
-        ([], "file: there is no evaluated problem"),
-        ([evaluated((1, 1)), evaluated((1,))], "file: problems differ in their number of turns"),
-    ],
-)
-def test_problems_that_cannot_be_averaged_are_refused(groups, message):
-    with pytest.raises(UserError, match=message):
-        turn_metrics(groups, "file")
+    for none in ([], [Outcomes("", ((1, 1),)), Outcomes("", ((1,),))]):
+        with pytest.raises(UserError, match="file: "):
+            turn_metrics(none, "file")
 
 
 def test_a_run_that_is_not_evaluated_has_no_metrics():
@@ -241,21 +207,14 @@ async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
         await run_items(2, work, output, concurrency=1)
 
 
-class DeviceEngine:
-    """An engine on a device, which fails for some problems and keeps the seeds of its calls."""
+def device_engine(device, failing=()):
+    """An engine on a device, which fails for some problems."""
+    about = {"model": "m"} | ({"device": device} if device else {})
+    return FakeEngine(lambda call: InfrastructureError("gone") if call.problem_id in failing else RIGHT, **about)
 
-    def __init__(self, device, failing=()):
-        self.about = {"model": "m"} | ({"device": device} if device else {})
-        self.failing, self.seeds = failing, []
 
-    async def generate(self, conversation, settings, call):
-        if call.problem_id in self.failing:
-            raise InfrastructureError("gone")
-        self.seeds.append(settings.seed)
-        return [Completion(text=RIGHT, finish_reason="stop")] * settings.n
-
-    async def describe(self):
-        return self.about
+def seeds_of(engine):
+    return [settings.seed for _, settings, _ in engine.asked]
 
 
 def generation_of(result):
@@ -274,26 +233,26 @@ def generation_of(result):
 )
 async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_path, samples, device, seeded):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    engine = DeviceEngine(device)
+    engine = device_engine(device)
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, samples=samples)
-    assert not (await repair(run, engine, PassingJudge())).failed
-    assert len(engine.seeds) == 6  # two problems: a call for both samples, then one for each
-    assert len(set(engine.seeds)) == (6 if seeded else 1)
-    assert (None in engine.seeds) is not seeded
+    assert not (await repair(run, engine, FakeJudge(True))).failed
+    assert len(seeds_of(engine)) == 6  # two problems: a call for both samples, then one for each
+    assert len(set(seeds_of(engine))) == (6 if seeded else 1)
+    assert (None in seeds_of(engine)) is not seeded
     assert generation_of(run.output_file)["seed"] == (0 if seeded else None)
 
 
 @pytest.mark.parametrize(("began", "moved"), [("cpu", "gpu"), ("gpu", "cpu")])
 async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path, began, moved):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    first, second = DeviceEngine(began, failing=[1]), DeviceEngine(moved)
+    first, second = device_engine(began, failing=[1]), device_engine(moved)
     run = SampleSettings(problems, tmp_path / "s.jsonl", **SETTINGS)
-    assert (await sample(run, first, PassingJudge())).failed == 1
+    assert (await sample(run, first, FakeJudge(True))).failed == 1
     other = SampleSettings(problems, run.output_file, **SETTINGS, samples="unseeded" if began == "cpu" else "seeded")
     with pytest.raises(UserError, match=r"generation\.seed"):
-        await sample(other, second, PassingJudge())
-    assert not (await sample(run, second, PassingJudge())).failed
-    assert [[seed is None for seed in engine.seeds] for engine in (first, second)] == [[began == "gpu"]] * 2
+        await sample(other, second, FakeJudge(True))
+    assert not (await sample(run, second, FakeJudge(True))).failed
+    assert {seed is None for engine in (first, second) for seed in seeds_of(engine)} == {began == "gpu"}
 
 
 class UnreachableEngine:
@@ -309,16 +268,14 @@ class UnreachableEngine:
         ({"prompts": "pocket"}, "prompts"),
         ({"turns": 2}, "turns"),
         ({"samples": "unseeded"}, r"generation\.seed"),
+        ({"enable_thinking": False}, "enable_thinking"),
+        ({"truncated_thinking": "drop"}, "truncated_thinking"),
+        ({"chat_template_thinking": "off"}, r"generation\.chat_template_thinking"),
     ],
 )
 async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_path, changed, named):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
-    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1)
-    assert (await repair(run, DeviceEngine("cpu", failing=[1]), PassingJudge())).failed == 1
+    run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, enable_thinking=True)
+    assert (await repair(run, device_engine("cpu", failing=[1]), FakeJudge(True))).failed == 1
     with pytest.raises(UserError, match=named):
-        await repair(replace(run, **changed), UnreachableEngine(), PassingJudge())
-
-
-def test_a_completion_refuses_fields_it_does_not_know():
-    with pytest.raises(ValueError, match="extra"):
-        Completion(text="", finish_reason="stop", unknown=1)
+        await repair(replace(run, **changed), UnreachableEngine(), FakeJudge(True))

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from support import ROOT, square_problem, trajectory_record, write_lines, write_report
-from test_scripts import assert_user_error, run
+from outside import run_commands
+from support import ROOT, result_of, square_problem, trajectory_record, write_lines, write_report
 from test_viewer import decoded
 
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode.record import read_trajectories
-from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, Verdict, VerdictKind
+from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.report.runs import read_run
 from cobalt.report.viewer.page import write_viewer
@@ -25,17 +25,12 @@ PROGRAM = "```python\n{}\n```"
 
 def single(identifier, passing, *, programs=None, **fields):
     """A single-turn record of `square_problem`; `passing` is [sample][test], the last two tests are hidden."""
-    kinds = {True: VerdictKind.PASSED, False: VerdictKind.WRONG_ANSWER}
-    results = [
-        ExecResult(row, ["" if ok else "wrong" for ok in row], [Verdict(kinds[ok]) for ok in row]).to_record()
-        for row in passing
-    ]
     programs = programs or [f"print({sample})" for sample in range(len(passing))]
     return square_problem(
         identifier,
         instruction="Square.",
         responses=[PROGRAM.format(program) if program is not None else "none" for program in programs],
-        exec_results=results,
+        exec_results=[result_of(*row).to_record() for row in passing],
         finish_reasons=["stop"] * len(passing),
         completion_tokens=[7] * len(passing),
         errors=[""] * len(passing),
@@ -43,12 +38,7 @@ def single(identifier, passing, *, programs=None, **fields):
     )
 
 
-RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY = (
-    [True] * 4,
-    [True, True, True, False],
-    [True, True, False, False],
-    [False, False, True, True],
-)
+RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY = [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 1, 1]
 
 
 def evaluated(tmp_path, *records):
@@ -183,13 +173,15 @@ def test_a_folder_with_a_single_turn_result_alone_is_shown_and_reported_without_
     assert "| change" not in table and "| 0 " in table and "100.0" in others
 
 
-def test_the_script_prints_and_writes_the_figures(tmp_path):
-    source = write_lines(
-        tmp_path / "single.jsonl", [single(i, [RIGHT] + [HALF] * 9, difficulty="HARD") for i in (0, 1)]
-    )
-    output = tmp_path / "evaluation.jsonl"
-    finished = run("eval_single_turn.py", "-i", source, "-o", output, "--names", "kept")
-    assert finished.returncode == 0, finished.stderr
+def test_the_script_writes_the_figures_again_for_the_same_settings_alone(tmp_path):
+    records = [single(i, [RIGHT] + [HALF] * 9, difficulty="HARD") for i in (0, 1)]
+    write_lines(tmp_path / "single.jsonl", records)
+    write_lines(tmp_path / "other.jsonl", records[:1])
+    words = "eval_single_turn.py -o evaluation.jsonl -i"
+    lines = ("single.jsonl", "single.jsonl --names kept", "single.jsonl --k 11", "other.jsonl", "evaluation.jsonl")
+    ended = run_commands((tmp_path, f"{words} {line}".split()) for line in lines)
+    for (code, _, said), expected in zip(ended, (None, None, "k = 11", "other settings", "is an input"), strict=True):
+        assert code == (2 if expected else 0) and (expected or "") in said, said
     figures = json.loads((tmp_path / "evaluation.metrics.json").read_text())
     assert figures["turns"][0]["pass_at_1"] == pytest.approx(0.1)
     groups = figures["single_turn"]["groups"]
@@ -197,12 +189,6 @@ def test_the_script_prints_and_writes_the_figures(tmp_path):
     assert groups[0]["pass_at"]["10"]["value"] == 1.0
     assert groups[0]["distinct"]["value"] == 10
     assert figures["single_turn"]["names"] == "kept"
-    again = run("eval_single_turn.py", "-i", source, "-o", output)
-    assert again.returncode == 0, again.stderr
-    assert_user_error(run("eval_single_turn.py", "-i", source, "-o", output, "--k", "11"), "k = 11")
-    other = write_lines(tmp_path / "other.jsonl", [single(0, [RIGHT])])
-    assert_user_error(run("eval_single_turn.py", "-i", other, "-o", output), "other settings")
-    assert_user_error(run("eval_single_turn.py", "-i", output, "-o", output), "is an input")
 
 
 @pytest.mark.sandbox

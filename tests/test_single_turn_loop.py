@@ -4,12 +4,10 @@ Tokenizer, chat template and veRL's base class are the real ones; the engine ans
 """
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from cobalt.training.configuration import TrainingSettings, compose
+from support import composed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -32,7 +30,7 @@ def rollout(policy):
         return TokenOutput(token_ids=[7, len(asked)], log_probs=[-0.5, -0.25], extra_fields={})
 
     async def made():
-        config = compose(TrainingSettings(Path(policy), policy, Path(policy)))
+        config = composed(policy, policy, policy)
         return SingleTurnLoop(
             DictConfigWrap(config), SimpleNamespace(generate=generate), AutoTokenizer.from_pretrained(policy), None,
             None, DictConfigWrap(config.data), seeded=True,

@@ -54,11 +54,7 @@ def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):
 def write(path, rows):
     """The rows in the form that the name of the file says."""
     if path.suffix == ".parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
-        import pyarrow
-
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-        return path
+        return write_parquet(path, pytest.importorskip("pyarrow").Table.from_pylist(rows))
     name = path.name.removesuffix(".gz")
     text = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
@@ -85,9 +81,7 @@ def test_a_bad_row_is_named_in_every_form(tmp_path, name):
 
 
 def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
+    pyarrow = pytest.importorskip("pyarrow")
     moment = datetime(2026, 1, 2, 3, 4, 5)
     row = {
         "price": Decimal("1.50"),
@@ -96,7 +90,7 @@ def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
         "when": [moment],
         "at": {"day": moment},
     }
-    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    write_parquet(tmp_path / "rows.parquet", pyarrow.Table.from_pylist([row]))
     (found,) = (row for _, row in local_rows(tmp_path / "rows.parquet"))
     assert json.loads(encode_record(found)) == found
     assert (found["price"], found["raw"], found["when"]) == ("1.50", "\ufffda", [moment.isoformat()])

@@ -38,7 +38,8 @@ def texts_of(value):
 def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path, scale, quick, judged):
     from omegaconf import OmegaConf
 
-    from cobalt.training.configuration import VERL_ADDITIONS, compose, trains_on_cpu
+    from cobalt.training.configuration import VERL_ADDITIONS, compose
+    from cobalt.training.machine import trains_on_cpu
 
     settings = step.settings_of(arguments(step, tmp_path, scale=scale), tmp_path / "run")
     ours = compose(settings)

@@ -4,23 +4,26 @@ import asyncio
 
 import pytest
 
-from cobalt.judge import LocalJudge, VerdictKind
+from cobalt.judge import ExecResult, LocalJudge, VerdictKind
 from cobalt.judge.settings import JudgeSettings
 from cobalt.problems.problem import TestSuite
 
 pytestmark = pytest.mark.sandbox
 
-SUITE = TestSuite(tuple(str(n) for n in range(12)), ("",) * 12)
 WAIT = "import time\ntime.sleep(0.5)"
 COMPUTE = "import time\nwhile time.process_time() < 0.3: pass"
 
 
-def kinds(code: str, **settings: object) -> list[VerdictKind]:
-    async def judged():
+def judged(code: str, tests: int = 12, **settings: object) -> ExecResult:
+    async def result():
         async with LocalJudge(JudgeSettings(**settings)) as judge:
-            return await judge.judge(code, SUITE)
+            return await judge.judge(code, TestSuite(tuple(str(n) for n in range(tests)), ("",) * tests))
 
-    return [verdict.kind for verdict in asyncio.run(judged()).verdicts]
+    return asyncio.run(result())
+
+
+def kinds(*arguments, **settings) -> list[VerdictKind]:
+    return [verdict.kind for verdict in judged(*arguments, **settings).verdicts]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
@@ -32,26 +35,20 @@ def test_tests_beyond_a_suites_budget_of_waiting_are_not_run(concurrency):
 
 
 def test_cpu_time_does_not_count_as_waiting():
-    assert set(kinds(COMPUTE, suite_wall_seconds=0.5, concurrency=2)) == {VerdictKind.PASSED}
+    assert set(kinds(COMPUTE, 5, suite_wall_seconds=0.5, concurrency=2)) == {VerdictKind.PASSED}
 
 
 def test_there_is_a_budget_of_waiting_by_default_and_it_can_be_switched_off():
     assert JudgeSettings().suite_wall_seconds == 60
     assert [JudgeSettings(suite_seconds=limit).decisive()["suite_seconds"] for limit in (None, 27)] == [None, 27]
-    assert set(kinds(WAIT, suite_wall_seconds=None, concurrency=2)) == {VerdictKind.PASSED}
+    assert set(kinds(WAIT, 4, suite_wall_seconds=None, concurrency=2)) == {VerdictKind.PASSED}
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize(("tests", "passes"), [(4, True), (12, False)])
 def test_a_suite_that_takes_too_long_four_tests_at_a_time_passes_no_test(tests, passes, concurrency):
     # Tests of half a second: four take as long as one, twelve three times as long.
-    suite = TestSuite(SUITE.inputs[:tests], SUITE.outputs[:tests])
-
-    async def judged():
-        async with LocalJudge(JudgeSettings(suite_seconds=0.75, concurrency=concurrency)) as judge:
-            return await judge.judge(WAIT, suite)
-
-    result = asyncio.run(judged())
+    result = judged(WAIT, tests, suite_seconds=0.75, concurrency=concurrency)
     assert len(result.passing) == tests
     assert result.pass_rate == (1.0 if passes else 0.0)
     assert {verdict.kind for verdict in result.verdicts} == {VerdictKind.PASSED if passes else VerdictKind.NOT_RUN}

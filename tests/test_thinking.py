@@ -5,19 +5,13 @@ no switch and opens `<think>` in the prompt, so that responses start inside thei
 what holds for both alike.
 """
 
-import itertools
-import json
-
 import pytest
 from chat_tokenizers import make_tokenizer, save_policy
-from support import RefusingJudge, refused_training, square_problem, write_lines
+from support import FakeEngine, FakeJudge, composed, refused_training, square_problem, write_lines
 
-from cobalt.engine import Completion
 from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.rollout.multi_turn import RepairSettings, repair
-from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import manifest_path
 from cobalt.stage.records import read_records
 
 SWITCHES = ["default", "on", "off"]
@@ -47,12 +41,7 @@ def test_the_tag_that_a_template_opened_is_put_at_the_head_of_the_response(tmp_p
 
 @pytest.mark.parametrize(
     ("prompt", "opened"),
-    [
-        ("[A]<think>\n", "<think>\n"),
-        ("[A]<think>", "<think>"),
-        ("[A]<think>\n\n</think>\n\n", ""),
-        ("[A]", ""),
-    ],
+    [("[A]<think>\n", "<think>\n"), ("[A]<think>", "<think>"), ("[A]<think>\n\n</think>\n\n", ""), ("[A]", "")],
 )
 def test_a_closed_block_is_not_an_open_one(prompt, opened):
     assert opened_thinking(prompt) == opened
@@ -63,21 +52,6 @@ def test_counters_with_different_template_arguments_have_different_fingerprints(
     counters = [PromptTokenCounter(folder, template_arguments(switch)) for switch in SWITCHES]
     assert len({counter.fingerprint for counter in counters}) == 3
     assert counters[0].fingerprint == PromptTokenCounter(folder).fingerprint
-
-
-class Writer:
-    """An engine that answers with fixed texts, whatever the conversation."""
-
-    def __init__(self, *texts):
-        self.texts = itertools.cycle(texts)
-        self.seen = []
-
-    async def generate(self, conversation, settings, call):
-        self.seen.append([dict(message) for message in conversation])
-        return [Completion(text=next(self.texts), finish_reason="stop") for _ in range(settings.n)]
-
-    async def describe(self):
-        return {}
 
 
 def one_sample(folder, **flags):
@@ -95,35 +69,12 @@ def one_sample(folder, **flags):
     ],
 )
 async def test_the_next_turn_is_shown_the_beginning_of_a_thinking_that_was_cut_off(tmp_path, flags, shown):
-    run, engine = one_sample(tmp_path, turns=1, **flags), Writer("<think>\n" + "a" * 7000)
-    assert not (await repair(run, engine, RefusingJudge())).failed
-    assert engine.seen[1][2] == {"role": "assistant", "content": shown}
+    run, engine = one_sample(tmp_path, turns=1, **flags), FakeEngine("<think>\n" + "a" * 7000)
+    assert not (await repair(run, engine, FakeJudge())).failed
+    assert engine.asked[1][0][2] == {"role": "assistant", "content": shown}
     [record] = read_records(run.output_file)
     assert record["conversations"][0][2]["content"] == shown  # and the prompts of training are cut from these
     assert record["raw_responses"][0] == ["<think>\n" + "a" * 7000]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"enable_thinking": False},
-        {"enable_thinking": True, "truncated_thinking": "drop"},
-        {"enable_thinking": True, "chat_template_thinking": "off"},
-        None,
-    ],
-)
-async def test_a_result_is_not_resumed_under_another_history(tmp_path, other):
-    run = one_sample(tmp_path, enable_thinking=True)
-    await repair(run, Writer("x"), RefusingJudge())
-    if other is None:
-        # Without the switch it is of a run in which one flag decided both the template's switch and the history.
-        manifest = json.loads(manifest_path(run.output_file).read_text())
-        del manifest["arguments"]["truncated_thinking"]
-        del manifest["arguments"]["generation"]["chat_template_thinking"]
-        manifest["arguments"]["generation"]["enable_thinking"] = manifest["arguments"].pop("enable_thinking")
-        manifest_path(run.output_file).write_text(json.dumps(manifest))
-    with pytest.raises(UserError):
-        await repair(one_sample(tmp_path, **other or {"enable_thinking": True}), Writer("x"), RefusingJudge())
 
 
 @pytest.mark.slow
@@ -131,8 +82,6 @@ async def test_a_result_is_not_resumed_under_another_history(tmp_path, other):
 def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_will_render(tmp_path, form):
     import pyarrow
     from pyarrow import parquet
-
-    from cobalt.training.configuration import TrainingSettings, compose
 
     folder = save_policy(tmp_path, form)
     row = {
@@ -146,8 +95,7 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
 
     def errors(*overrides):
         opens = f"reward.custom_reward_function.reward_kwargs.prompt_opens_thinking={str(form == 'llama').lower()}"
-        run = TrainingSettings(tmp_path, folder, tmp_path / "out", overrides=(opens, *overrides))
-        return refused_training(compose(run))
+        return refused_training(composed(tmp_path, folder, tmp_path / "out", opens, *overrides))
 
     off = "+data.apply_chat_template_kwargs.enable_thinking=false"
     length = f"data.max_prompt_length={PromptTokenCounter(folder).count([CHAT])[0]}"

@@ -1,5 +1,6 @@
 """From evaluated records to prompts: reading, the limit on length, counts, order, perturbed copies, bad input."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import square_problem, trajectory_record, write_lines
+from support import FakeJudge, square_problem, trajectory_record, write_lines
 
 from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
@@ -25,34 +26,23 @@ CRASH = "```python\nraise ValueError\n```"
 PERTURBED = {"inputs": ["2\n", "3\n"], "outputs": ["9\n", "4\n"]}  # square_problem's public tests, outputs swapped
 
 
-class NoJudge:
-    async def describe(self):
-        return {}
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        raise AssertionError("nothing is to be judged here")
-
-
 async def process(tmp_path, policy, records, judge=None, **settings):
     source = write_lines(tmp_path / "evaluation.jsonl", records)
     run = ProcessingSettings(source, tmp_path / "prompts.jsonl", policy, **settings)
-    summary = (await select_prompts(run, judge or NoJudge())).summary
+    summary = (await select_prompts(run, judge or FakeJudge(None))).summary
     return summary, read_records(run.output_file)
 
 
 @pytest.mark.slow
 async def test_prompts_of_a_problem_worked_by_hand(tmp_path, policy):
     record = trajectory_record(7, [[WRONG, HALF, RIGHT], [RIGHT, WRONG, RIGHT], [WRONG] * 3], source="codeforces")
-    summary, rows = await process(tmp_path, policy, [record])
+    easy = trajectory_record(8, [[RIGHT, WRONG, WRONG]] * 3)
+    summary, rows = await process(tmp_path, policy, [record, easy])
     assert sorted(row["id"] for row in rows) == ["7/-/0", "7/0/1", "7/0/2", "7/0/3"]
     by_turn = {row["turn"]: row for row in rows}
     assert [by_turn[turn]["prev_best_pass_rate"] for turn in range(4)] == [0, 0, 0.5, 1]
-    assert [message["content"] for message in by_turn[1]["prompt"]] == [
-        "system",
-        "problem 7",
-        "answer 0.0",
-        "feedback 0",
-    ]
+    shown = ["system", "problem 7", "answer 0.0", "feedback 0"]
+    assert [message["content"] for message in by_turn[1]["prompt"]] == shown
     assert by_turn[3]["prompt"] == record["conversations"][0]
     assert by_turn[0]["sample"] is None
     assert {row["sample"] for row in rows} == {None, 0}
@@ -61,17 +51,11 @@ async def test_prompts_of_a_problem_worked_by_hand(tmp_path, policy):
         (7, "EASY", "codeforces", False)
     }
     assert summary["problems"]["kept"] == 1
+    assert summary["problems"]["dropped: every first program is right"] == 1
     assert summary["trajectories"]["dropped: no turn changes the pass rate"] == 1
     assert summary["trajectories"]["dropped: no state of it is left"] == 1
     assert summary["prompts"]["dropped: solved again"] == 3
     assert json.loads(manifest_path(tmp_path / "prompts.jsonl").read_text())["summary"] == summary
-
-
-async def test_a_problem_that_every_first_program_solves_gives_nothing(tmp_path, policy):
-    records = [trajectory_record(0, [[RIGHT, WRONG, WRONG]]), trajectory_record(1, [[WRONG, WRONG, RIGHT]])]
-    summary, rows = await process(tmp_path, policy, records)
-    assert {row["problem_id"] for row in rows} == {1}
-    assert summary["problems"]["dropped: every first program is right"] == 1
 
 
 PROGRAM = st.tuples(st.integers(0, 2), st.integers(0, 2))
@@ -128,12 +112,11 @@ def test_prompts_are_measured_as_the_tokenizer_itself_measures_them(policy):
     assert PromptTokenCounter(policy).count([]) == []
 
 
-def authors_file(record, *, sample_first):
+def authors_file(record):
     """A record as the authors release it: without verdicts and finish reasons, its axes known by lengths alone."""
     record = {name: value for name, value in record.items() if name not in ("hidden_verdicts", "finish_reasons")}
-    for name, by_sample in (("all_pass_rates", True), ("public_pass_rates", False), ("raw_responses", False)):
-        if by_sample != sample_first:
-            record[name] = [list(row) for row in zip(*record[name], strict=True)]
+    for name in ("public_pass_rates", "raw_responses"):
+        record[name] = [list(row) for row in zip(*record[name], strict=True)]
     return record
 
 
@@ -160,12 +143,8 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([without(THREE, "public_pass_rates")], "has no 'public_pass_rates'"),
         ([THREE, trajectory_record(4, [[WRONG] * 4] * 2)], "record 4 has 4 turns where another has 3"),
         ([trajectory_record(3, [[WRONG, RIGHT]])], "2 turns, .* 3 .*--num_turns 2"),
-        ([authors_file(SQUARE, sample_first=True)], "the axes of its fields"),
+        ([authors_file(SQUARE)], "the axes of its fields"),
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
-        ([THREE | {"all_pass_rates": [[0, 2, 1]] * 2}], "record 3: field 'all_pass_rates.0.1'"),
-        ([THREE | {"all_pass_rates": [[0, 1]] * 2}], "'all_pass_rates' has the wrong shape"),
-        ([THREE | {"public_pass_rates": [0, 1]}], "field 'public_pass_rates.0'"),
-        ([THREE | {"conversations": [[{"role": "user"}]]}], "record 3: field 'conversations.0.0.content'"),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
         ([THREE, THREE], "id 3 is already used"),
         ([without(THREE, "public_test_cases")], "record 3: .*field 'public_test_cases'"),
@@ -252,23 +231,11 @@ async def test_perturbed_tests_of_another_run_are_refused(tmp_path, policy, prob
     assert not (tmp_path / "prompts.jsonl").exists()
 
 
-class BrokenJudge(LocalJudge):
-    """A judge that answers once and then fails."""
-
-    answers = 0
-
-    async def judge(self, code, suite, *, stop_at_first_failure=False):
-        BrokenJudge.answers += 1
-        if BrokenJudge.answers > 1:
-            raise InfrastructureError("the sandbox died")
-        return await super().judge(code, suite, stop_at_first_failure=stop_at_first_failure)
-
-
-@pytest.mark.sandbox
 async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path, policy):
-    async with BrokenJudge(JudgeSettings(concurrency=1)) as judge:
-        with pytest.raises(InfrastructureError, match="the sandbox died"):
-            await process(tmp_path, policy, [perturbed_record(0, SOLVE)], judge, perturbed_ratio=1.0)
+    answers = itertools.chain([False], itertools.repeat(InfrastructureError("the sandbox died")))
+    judge = FakeJudge(lambda *_: next(answers))
+    with pytest.raises(InfrastructureError, match="the sandbox died"):
+        await process(tmp_path, policy, [perturbed_record(0, SOLVE)], judge, perturbed_ratio=1.0)
     assert not (tmp_path / "prompts.jsonl").exists()
 
 
@@ -287,12 +254,7 @@ async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, m
         await process(tmp_path, policy, [trajectory_record(0, [[WRONG, WRONG, RIGHT]])], **settings)
 
 
-def test_a_chat_template_that_refuses_a_message_is_named(policy):
-    with pytest.raises(UserError, match="the chat template of .* role 'tool'"):
-        PromptTokenCounter(policy).count([[{"role": "tool", "content": ""}]])
-
-
-@pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-folder", "./no-such-folder", "no/such/folder"])
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "no/such/folder"])
 def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=f"tokenizer of '{name}'.* folder"):
@@ -306,7 +268,6 @@ BROKEN = [
     ),
     ("tokenizer.json", None, "cannot load the tokenizer"),
     ("chat_template.jinja", None, "has no chat template"),
-    *(("chat_template.jinja", template, "chat template") for template in ("{{ messages + 1 }}", "{{ 1 / 0 }}")),
 ]
 
 

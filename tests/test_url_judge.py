@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import httpx
 import psutil
 import pytest
 from serving import Scripted, listening, served
@@ -21,6 +22,7 @@ from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.url_judge import UrlJudge
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, digest_of, suite_bytes
 from cobalt.problems.problem import TestSuite
+from cobalt.serving import judge_app
 from cobalt.serving.judge_app import JudgeService, judge_api
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
@@ -30,32 +32,33 @@ SQUARES = TestSuite(tuple(f"{n}\n" for n in range(6)), tuple(str(n * n) for n in
 SETTINGS = {"concurrency": 2, "cpu_seconds": 2.0}
 
 
+@pytest.fixture(autouse=True)
+def settings_examined(monkeypatch):
+    """The settings whose isolation apps had examined; `test_judge_programs.py` has the examination, of two seconds."""
+    seen = []
+
+    async def examined(settings):
+        seen.append(settings)
+
+    monkeypatch.setattr(judge_app, "require_isolation", examined)
+    return seen
+
+
 @contextlib.asynccontextmanager
 async def app(count=None, port=0, **settings):
     """The URL of the judge's app in this process; `count` gets each body's length and the answer's status."""
     settings = ServiceSettings.from_mapping({"concurrency": 1, "cpu_seconds": 2.0} | settings)
     api = judge_api(JudgeService(settings))
+    if count is not None:
 
-    async def counting(scope, receive, send):
-        if count is None or scope.get("path") != "/":
-            await api(scope, receive, send)
-            return
-        size = 0
+        @api.middleware("http")
+        async def counted(request, call_next):
+            response = await call_next(request)
+            if request.method == "POST":
+                count.append((int(request.headers["content-length"]), response.status_code))
+            return response
 
-        async def received():
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            return message
-
-        async def sent(message):
-            if message["type"] == "http.response.start":
-                count.append((size, message["status"]))
-            await send(message)
-
-        await api(scope, received, sent)
-
-    async with served(counting, port) as url:
+    async with served(api, port) as url:
         yield url
 
 
@@ -151,20 +154,24 @@ async def test_each_server_gets_a_suite_once():
 
 def test_the_server_computes_digests_and_keeps_a_bounded_number_of_bytes():
     suites = Suites(most_bytes=10_000)
-    mine, other = TestSuite(("1",), ("1",)), TestSuite(("1",), ("2",))
-    digest = digest_of(suite_bytes(mine))
+    mine = TestSuite(("1",), ("1",))
+
+    def sent(*inputs, outputs=("",)):
+        JudgeRequest.parse({"code": "", "test_cases": {"inputs": inputs, "outputs": outputs}}, suites=suites)
+
+    def named():
+        return JudgeRequest.parse({"code": "", "suite": digest_of(suite_bytes(mine))}, suites=suites).suite
+
+    sent("1", outputs=("2",))
     with pytest.raises(UnknownSuite):
-        JudgeRequest.parse({"code": "", "suite": digest}, suites=suites)
-    JudgeRequest.parse({"code": "", "test_cases": other.to_record()}, suites=suites)
-    with pytest.raises(UnknownSuite):
-        JudgeRequest.parse({"code": "", "suite": digest}, suites=suites)
-    JudgeRequest.parse({"code": "", "test_cases": mine.to_record()}, suites=suites)
-    assert JudgeRequest.parse({"code": "", "suite": digest}, suites=suites).suite == mine
+        named()
+    sent("1", outputs=("1",))
+    assert named() == mine
     for n in range(100):
-        JudgeRequest.parse({"code": "", "test_cases": {"inputs": ["x" * 500 + str(n)], "outputs": [""]}}, suites=suites)
+        sent("x" * 500 + str(n))
     with pytest.raises(UnknownSuite):
-        JudgeRequest.parse({"code": "", "suite": digest}, suites=suites)
-    JudgeRequest.parse({"code": "", "test_cases": {"inputs": ["x" * 20_000], "outputs": [""]}}, suites=suites)
+        named()
+    sent("x" * 20_000)
 
 
 @pytest.mark.parametrize(
@@ -179,17 +186,10 @@ def test_all_that_decides_a_verdict_decides_the_digest(change):
     assert suite_bytes(parsed) == suite_bytes(TestSuite(**plain, **change))
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"code": "", "suite": 1},
-        {"code": ""},
-        {"code": "", "suite": "x", "test_cases": {"inputs": ["1"], "outputs": ["1"]}},
-    ],
-)
-def test_a_request_has_tests_or_names_a_suite(payload):
-    with pytest.raises(UserError, match="suite"):
-        JudgeRequest.parse(payload, suites=Suites())
+def test_a_request_has_tests_or_names_a_suite():
+    for fields in ({"suite": 1}, {}, {"suite": "x", "test_cases": {"inputs": ["1"], "outputs": ["1"]}}):
+        with pytest.raises(UserError, match="suite"):
+            JudgeRequest.parse({"code": ""} | fields, suites=Suites())
 
 
 @pytest.mark.sandbox
@@ -242,17 +242,17 @@ def test_the_flag_goes_before_the_variables(monkeypatch):
     assert judge_urls(["http://c"]) == ["http://c"]
 
 
-async def test_metrics_and_description_are_guarded_and_health_tells_nothing():
-    import httpx
+@pytest.mark.sandbox
+async def test_an_app_has_isolation_examined_under_its_settings_before_it_answers(settings_examined):
+    async with app(cpu_seconds=3.0):
+        assert [settings.cpu_seconds for settings in settings_examined] == [3.0]
 
+
+async def test_metrics_and_description_are_guarded_and_health_tells_nothing():
     api = judge_api(JudgeService(ServiceSettings.from_mapping({"token": TOKEN})))
     transport = httpx.ASGITransport(api, client=("192.0.2.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        assert [(await client.get(path)).status_code for path in ("/metrics", "/describe", "/health")] == [
-            401,
-            401,
-            200,
-        ]
+        assert [(await client.get(path)).status_code for path in ("/metrics", "/describe")] == [401, 401]
         assert (await client.get("/health")).json() == {"status": "ok"}
         headers = {"Authorization": f"Bearer {TOKEN}"}
         assert (await client.get("/describe", headers=headers)).json()["cpu_seconds"] == 4.0
@@ -261,8 +261,6 @@ async def test_metrics_and_description_are_guarded_and_health_tells_nothing():
 
 @pytest.mark.sandbox
 async def test_prometheus_sees_verdicts_and_both_times():
-    import httpx
-
     async with app() as url, open_judge([url]) as judge, httpx.AsyncClient() as client:
         await judge.judge("print(0)", SQUARES)
         text = (await client.get(f"{url}/metrics")).text

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,7 +151,6 @@ def test_a_token_weighs_by_its_micro_batch_alone(tokens):
     [
         "algorithm.adv_estimator=no_such_estimator",
         "actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss",
-        "actor_rollout_ref.rollout.agent.default_agent_loop=no_such_loop",
     ],
 )
 def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path):
@@ -192,18 +192,17 @@ def test_the_trainer_gives_its_workers_the_loss_that_was_chosen(mode, tmp_path, 
         assert (loss.keywords["config"].clip_ratio_high, loss.keywords["config"].loss_agg_mode) == (0.4, "token-mean")
 
 
-def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path, monkeypatch):
+def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path):
     from verl.utils.tracking import Tracking
 
-    from cobalt_verl.metrics_file import METRICS_FILE
     from cobalt_verl.trainers.sync import CobaltTrainer
 
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "metrics": {}}\n')
-    monkeypatch.setenv(METRICS_FILE, str(path))
     for begin in (CobaltTrainer.on_validate_begin, CobaltTrainer.on_train_begin):
         trainer = object.__new__(CobaltTrainer)
         trainer.logger = Tracking("project", "experiment", default_backend=[])
+        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tmp_path / "checkpoints"))
         begin(trainer)
         begin(trainer)
         trainer.logger.log({"a": 1.5, "b": "text", "c": torch.tensor(1).numpy()[()]}, step=2)

@@ -111,14 +111,11 @@ def test_a_test_weighs_more_the_fewer_pass_it_and_the_fewer_are_like_it():
     ("values", "message"),
     [
         ({"alpha": "two"}, "alpha is 'two'"),
-        ({"alpha": True}, "alpha is True"),
         ({"beta": -1.0}, "beta is -1"),
         ({"delta": float("nan")}, "delta is nan"),
         ({"gamma": 0.0}, "gamma is 0"),
-        ({"gamma": 1.1}, "gamma is 1.1"),
         ({"alpha": -900.0}, "alpha is -900"),
         ({"sigma": 0.0}, "1e-06 or more"),
-        ({"sigma": 1e-170}, "1e-06 or more"),
         ({"sigma_floor": 0.0}, "1e-06 or more"),
     ],
 )

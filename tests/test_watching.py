@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -47,8 +48,7 @@ def survivors(folder):
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
-    [("print('done')", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), 9)", 137)],
+    ("code", "expected"), [("print('done')", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), 9)", 137)]
 )
 def test_the_exit_code_is_that_of_the_command(tmp_path, code, expected):
     assert watched(tmp_path, code) == expected
@@ -81,50 +81,63 @@ def test_the_error_that_is_reported_is_the_last_of_this_run_and_no_warning(tmp_p
 # --- what counts as progress
 
 
-@pytest.mark.parametrize(
-    "progress",
-    [
-        "phase(f'step 1 of 2, update, mini-batch 1, micro-batch {n} of 9')",
-        "print(f'Loading weights: {n}%|', end='\\r'); phase(f'step 1 of 2, sampling, {n} of 9 samples')",
-        "step(n + 2)",
-    ],
-)
-def test_a_run_with_new_phase_lines_or_new_steps_is_not_ended(tmp_path, progress):
-    code = f"for n in range(6):\n    {progress}\n    time.sleep(0.4 * {LIMIT})"
-    assert watched(tmp_path, code, LIMIT) == 0
-
-
-@pytest.mark.parametrize(
-    ("before", "repeated"),
-    [
-        ("", "pass"),
-        ("", "print('WARNING: no samples yet,', time.monotonic())"),  # a client that tries again
-        ("", "print('step 1 of 2, sampling', time.monotonic())"),
-        ("phase('step 1 of 2, update'); ", "phase('step 1 of 2, update')"),
-        ("", "phase('step 1 of 2, sampling'); phase('step 1 of 2, update')"),
-        ("", "metrics('{')"),  # a line without an end
-        ("", "sum(range(10**6))"),  # busy
-    ],
-)
-def test_a_run_that_repeats_itself_is_ended(tmp_path, before, repeated):
-    began = time.monotonic()
-    with pytest.raises(InfrastructureError, match="--hang_limit"):
-        watched(tmp_path, f"{before}\nwhile True:\n    {repeated}\n    time.sleep(0.1)", LIMIT)
-    assert LIMIT < time.monotonic() - began < 15
-
-
-def test_the_message_of_a_hang_names_the_phase_the_log_and_the_last_error(tmp_path):
-    code = """
+FOREVER = "while True:\n    {}\n    time.sleep(0.1)"
+GOES_ON = f"for n in range(6):\n    {{}}\n    time.sleep(0.4 * {LIMIT})"
+PROGRESS = {
+    "phases": "phase(f'step 1 of 2, update, mini-batch 1, micro-batch {n} of 9')",
+    "phases after a bar": "print(f'Loading: {n}%|', end='\\r'); phase(f'step 1 of 2, sampling, {n} of 9 samples')",
+    "steps": "step(n + 2)",
+}
+REPEATED = {
+    "nothing": "pass",
+    "busy": "sum(range(10**6))",
+    "a client that tries again": "print('WARNING: no samples yet,', time.monotonic())",
+    "no phase": "print('step 1 of 2, sampling', time.monotonic())",
+    "a phase": "phase('step 1 of 2, update')",
+    "two phases": "phase('step 1 of 2, sampling'); phase('step 1 of 2, update')",
+    "a line without an end": "metrics('{')",
+}
+HANGS = """
 print("ValueError: no such layer")
 phase("step 3 of 16, sampling, 8 of 8 samples")
 phase("step 3 of 16, update, mini-batch 1, micro-batch 12 of 64")
 time.sleep(600)
 """
-    with pytest.raises(InfrastructureError) as error:
-        watched(tmp_path, code, LIMIT)
-    said = str(error.value)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """Of programs that are watched at the same time: the exit code or the error, the seconds until then, the folder."""
+
+    def outcome(code):
+        folder, began = tmp_path_factory.mktemp("watched"), time.monotonic()
+        try:
+            return watched(folder, code, LIMIT), time.monotonic() - began, folder
+        except InfrastructureError as error:
+            return str(error), time.monotonic() - began, folder
+
+    programs = {name: GOES_ON.replace("{}", code, 1) for name, code in PROGRESS.items()} | {"hangs": HANGS}
+    programs |= {name: FOREVER.replace("{}", code, 1) for name, code in REPEATED.items()}
+    with ThreadPoolExecutor(len(programs)) as pool:
+        return dict(zip(programs, pool.map(outcome, programs.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", PROGRESS)
+def test_a_run_with_new_phase_lines_or_new_steps_is_not_ended(outcomes, name):
+    assert outcomes[name][0] == 0
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_run_that_repeats_itself_is_ended(outcomes, name):
+    said, seconds, _ = outcomes[name]
+    assert "--hang_limit" in str(said)
+    assert LIMIT < seconds < 15
+
+
+def test_the_message_of_a_hang_names_the_phase_the_log_and_the_last_error(outcomes):
+    said, _, folder = outcomes["hangs"]
     assert "step 3 of 16, update, mini-batch 1, micro-batch 12 of 64" in said and "ValueError: no such layer" in said
-    assert str(tmp_path / "train.log") in said and "\n" not in said
+    assert str(folder / "train.log") in said and "\n" not in said
 
 
 def test_each_phase_and_each_new_step_is_a_message_once(tmp_path, caplog):
@@ -134,7 +147,7 @@ for words in ("step 1 of 2, update", "step 1 of 2, update", "step 1 of 2, metric
     phase(words)
 step(1, **{"reward/score": 0.25, "reward/acc": 0.5, "timing_s/step": 3.14, "val-core/pocket/acc/mean@1": 0.4})
 metrics('{"step": 2, "met')
-time.sleep(2.5)
+time.sleep(1.2)
 metrics('rics": {"reward/score": 0.75}}' + chr(10))
 """
     with caplog.at_level("INFO"):

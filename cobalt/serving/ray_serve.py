@@ -199,13 +199,6 @@ def start_judge(app: str) -> None:
         raise InfrastructureError(f"app {app!r} did not start: {last_line(str(error))}") from None
 
 
-def reserved_cpus() -> float:
-    """CPUs that the judge's replicas reserve on the cluster that this process has joined."""
-    settings = ServiceSettings.from_mapping({}, os.environ)
-    living = nodes.living_nodes()
-    return nodes.place(living, settings.num_replicas)[0] * nodes.reservation(living, settings.replica_cpus)[0]
-
-
 def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
     """The engine's app from `key=value` arguments, which override `COBALT_VLLM_*` variables.
 

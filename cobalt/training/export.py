@@ -17,7 +17,7 @@ from typing import Any
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import run_folder
-from cobalt.training.configuration import trains_on_cpu
+from cobalt.training.machine import trains_on_cpu
 
 
 @dataclass(frozen=True)

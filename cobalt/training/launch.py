@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,9 @@ from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import configuration, machine, run_folder
 from cobalt.training.cluster import named_cluster, prepare_to_join
-from cobalt.training.configuration import RunSettings, TrainingSettings, trains_on_cpu
+from cobalt.training.configuration import RunSettings, TrainingSettings
 from cobalt.training.export import export
+from cobalt.training.machine import trains_on_cpu
 from cobalt.training.memory import check_memory
 from cobalt.training.private_ray import IMPORT_ENVIRONMENT, private_ray
 from cobalt.training.watching import watch
@@ -103,11 +103,6 @@ def dry_run(output_dir: Path, config: Any) -> None:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 
 
-def launch(settings: TrainingSettings, config: Any, plan: Plan) -> int:
-    """Train online (`run_trainer`); UserError also where Ray, GPUs or a judge cannot be had."""
-    return run_trainer(settings, config, plan, deciding(settings, config), partial(_verl, config))
-
-
 def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     """Settings that a continuation must share with its run; length, frequencies and paths may differ."""
     from omegaconf import OmegaConf
@@ -126,8 +121,8 @@ def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _verl(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """VeRL's driver, with the Ray that it joins."""
+def verl_driver(config: Any, output: Path, start: run_folder.Start) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """VeRL's driver with the Ray that it joins, as a `Trainer`; UserError where Ray, GPUs or a judge cannot be had."""
     from omegaconf import OmegaConf
 
     config.trainer.resume_mode = "resume_path" if start.step else "disable"
@@ -184,8 +179,10 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         raise UserError(f"the run asks for {gpus} GPUs, and torch sees {seen} here: set trainer.n_gpus_per_node")
     machine.check_shared_memory(config)
     size = machine.object_store_bytes(config)
-    # Whatever the machine has, which Ray binds nothing to: with fewer than veRL reserves it would wait for ever.
-    cpus = max(16, os.cpu_count() or 1, machine.cpus_needed(config))
+    # Whatever the machine has, which Ray binds nothing to: with fewer it would wait for ever. VeRL reserves three for
+    # each GPU, TransferQueue one for each unit and one more; one stays free.
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    cpus = max(16, os.cpu_count() or 1, 3 * gpus + units + 2)
     with (
         machine.alone(),
         private_ray(num_cpus=cpus, num_gpus=gpus if on_cpu else None, object_store_memory=size) as address,

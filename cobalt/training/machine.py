@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ import psutil
 
 from cobalt.stage.errors import UserError
 from cobalt.training.cluster import named_cluster
-from cobalt.training.configuration import trains_on_cpu
 
 SHARED_MEMORY = Path("/dev/shm")
 
 _ADDRESS = "\0cobalt-training"
 """An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
-_CPUS_OF_A_RANK = 3  # CPUs that veRL reserves with each GPU, whatever its processes use
 _FEWEST_BYTES = 2**30  # of Ray's object store
 _BYTES_OF_A_TOKEN = 40  # of a batch: three whole numbers of 64 bits, four of 32 bits
 _RANK_BYTES = 64 * 2**20  # of shared memory for each GPU: messages of NCCL and of the engine between processes
@@ -36,34 +34,16 @@ print(*(torch.cuda.get_device_properties(index).total_memory for index in range(
 """
 
 
+def trains_on_cpu(config: Any) -> bool:
+    """Whether a composed configuration is for a machine without a GPU."""
+    return str(config.trainer.device) == "cpu"
+
+
 @functools.cache
 def visible_gpus() -> list[int]:
     """Bytes of each GPU that torch sees on this machine, in a process of its own, because asking takes GPU memory."""
     asked = subprocess.run([sys.executable, "-c", _GPUS], capture_output=True, text=True, check=False)
     return [int(size) for size in asked.stdout.split()]
-
-
-def cpus_needed(config: Any, judge: float = 0.0) -> int:
-    """CPUs that Ray must be able to reserve: for ranks, TransferQueue, replicas of the judge; one more stays free."""
-    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
-    ranks = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
-    return _CPUS_OF_A_RANK * ranks + units + 1 + math.ceil(judge) + 1
-
-
-def check_cluster(nodes: Sequence[Mapping[str, float]], config: Any, judge: float) -> None:
-    """Refuse living nodes, such as {"CPU": 64.0, "GPU": 8.0}, on which a run would wait for ever (UserError)."""
-    each, wanted = int(config.trainer.n_gpus_per_node), int(config.trainer.nnodes)
-    # TransferQueue shares its units out over the nodes with GPUs, whatever these have left.
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    cpus = _CPUS_OF_A_RANK * each + math.ceil(units / max(1, sum(node.get("GPU", 0) > 0 for node in nodes)))
-    able = sum(node.get("GPU", 0) >= each and node.get("CPU", 0) >= cpus for node in nodes)
-    total, needed = sum(node.get("CPU", 0) for node in nodes), cpus_needed(config, judge)
-    if able < wanted or total < needed:
-        raise UserError(
-            f"the run asks for {wanted} nodes with {each} GPUs and {cpus} CPUs each and {needed} CPUs in all, and the"
-            f" cluster of RAY_ADDRESS has {able} such nodes and {total:g} CPUs: set trainer.n_gpus_per_node and"
-            " trainer.nnodes, or start its nodes with more (ray start --num-cpus --num-gpus)"
-        )
 
 
 def object_store_bytes(config: Any) -> int:

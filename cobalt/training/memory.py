@@ -4,6 +4,7 @@ For what a pass leaves to its backward pass there is a plain rule, within 30 % o
 (`tests/test_memory.py`). What an allocator loses in fragments is not counted.
 """
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.stage.errors import UserError
-from cobalt.training.configuration import trains_on_cpu
-from cobalt.training.machine import object_store_bytes, room, shared_memory_needed
+from cobalt.training.machine import object_store_bytes, room, shared_memory_needed, trains_on_cpu
 from cobalt.training.policy import Shape, shape_of
 
 logger = logging.getLogger(__name__)
@@ -32,16 +32,6 @@ _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
-_OFFLOAD = "{run.engine}.optimizer_offload=true and {run.engine}.param_offload=true"
-_ADVICE = {
-    "disk": "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir",
-    "host memory": "lower {run.update} (on a CPU), take a machine with more memory, or a smaller model",
-    "GPU, update": "lower {run.update}, set {run.engine}.offload_policy=true, or take more or larger GPUs",
-    "GPU, log-probs": f"lower {{run.scored[0]}} and {{run.scored[1]}}, or set {_OFFLOAD}",
-    "GPU, engine": f"raise {_ROLLOUT}.gpu_memory_utilization, lower {{run.answer}}, or take a larger GPU",
-    "GPU, sampling": f"lower {_ROLLOUT}.gpu_memory_utilization, or set {_OFFLOAD}",
-}
-"""What makes a need smaller, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +96,7 @@ class Run:
         moments = trained * next((count for kind, count in kinds.items() if kind in optimizer), 2)
         states = {"weights": whole / ranks, "gradients": trained / ranks, "optimizer": moments / ranks}
         disk = Need("disk", self._files({"model": whole, "optimizer": moments}), free)
-        work = self._pass(int(self[self.update]), backward=True)
+        work = self._pass(int(self[self.update] or 1), backward=True)
         if self.on_cpu:
             host: dict[str, float] = {"processes": _CPU_ONLINE if self.online else each * _CPU_OFFLINE}
             host |= {name: each * value for name, value in (states | work).items()}
@@ -135,9 +125,9 @@ class Run:
             share = float(self[f"{_ROLLOUT}.gpu_memory_utilization"]) * gpu
             engine = {"CUDA": _CUDA, "vLLM": 0 if share == inf else share}
             parallel = int(self[f"{_ROLLOUT}.tensor_model_parallel_size"])
-            sizes = {"weights": shape.parameters, "cache of a sample": self.longest * shape.cache}
-            inside = {name: size * self.served / parallel for name, size in sizes.items()}
-            needs.append(Need("GPU, engine", {"CUDA": _CUDA} | inside, share))
+            inside = {"CUDA": _CUDA, "weights": shape.parameters * self.served / parallel}
+            inside["cache of a sample"] = self.longest * shape.cache * self.served / parallel
+            needs.append(Need("GPU, engine", inside, share))
             needs.append(Need("GPU, sampling", engine | resting | ({"weights": 0} if no_weights else {}), gpu))
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
@@ -176,8 +166,7 @@ class Run:
 def choose_plan(config: Any, output: Path) -> None:
     """Set `cobalt.plan` to the first of `cobalt.plans` that nine tenths of what there is suffice for, else the last.
 
-    The disk does not count. The first plan stays where the sizes of the model are not known, or a setting is not a
-    number, which the checks refuse.
+    The disk does not count. The first plan stays where the sizes of the model are not known.
 
     Args:
         config: The composed configuration of either trainer, which is changed.
@@ -194,35 +183,30 @@ def choose_plan(config: Any, output: Path) -> None:
     has = room(config, output)
     for plan in plans:
         OmegaConf.update(config, "cobalt.plan", plan, merge=False)
-        try:
-            run = Run(config, None)
-            if "tokens" in plan:  # no micro-batch is smaller than a sample
-                config.cobalt.plan.tokens = max(plan["tokens"], run.longest)
-            if all(need.total <= _FITS * need.limit for need in run.needs(*has) if need.name != "disk"):
-                return
-        except (UserError, TypeError, ValueError, ZeroDivisionError):
-            return
+        run = Run(config)
+        if "tokens" in plan:  # no micro-batch is smaller than a sample
+            config.cobalt.plan.tokens = max(plan["tokens"], run.longest)
+        with contextlib.suppress(UserError):
+            if not all(need.total <= _FITS * need.limit for need in run.needs(*has) if need.name != "disk"):
+                continue
+        return
 
 
 def sizes_of(config: Any) -> str:
     """The settings of a run of either trainer that follow from its scale, the model and the machine, as a sentence."""
-    run = Run(config, None)
-    parts = [f"learning rate {run[f'{run.actor}optim.lr']}", f"optimizer {run[f'{run.actor}optim.optimizer']}"]
-    if run.online:
-        parts.append(f"weight of the KL loss {run[f'{_ACTOR}.kl_loss_coef'] if run[f'{_ACTOR}.use_kl_loss'] else 0}")
-        bucket = "checkpoint_engine.update_weights_bucket_megabytes"
-        parts += [f"{key}={run[key]}" for key in ("data.max_prompt_length", f"{_ROLLOUT}.{bucket}")]
-    parts += [f"{key}={run[key]}" for key in (run.answer, run.update)]
-    parts += [f"{run.engine}.{name}=true" for name in _OFFLOADS if run[f"{run.engine}.{name}"]]
-    rank = run[f"{run.model}.lora_rank"]
-    return ", ".join(parts + [f"adapters of rank {rank} alone"] * bool(rank))
+    run = Run(config)
+    keys = [f"{run.actor}optim.lr", f"{run.actor}optim.optimizer", f"{_ACTOR}.use_kl_loss", f"{_ACTOR}.kl_loss_coef"]
+    keys += ["data.max_prompt_length", run.answer, run.update, f"{run.model}.lora_rank"]
+    keys += [f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"]
+    keys += [f"{run.engine}.{name}" for name in _OFFLOADS]
+    return ", ".join(f"{key}={run[key]}" for key in keys if run[key])
 
 
 def _fitting(config: Any, has: Sequence[float]) -> str:
     """Overrides of the sizes of micro-batches with which a run fits but for its disk; "" if there are none."""
     from omegaconf import OmegaConf
 
-    run = Run(OmegaConf.create(OmegaConf.to_container(config, resolve=True)), None)
+    run = Run(OmegaConf.create(OmegaConf.to_container(config, resolve=True)))
     sizes = {key: int(value) for key in (run.update, *run.scored) if (value := run[key])}
     least = run.longest if run.by_tokens else 1
     while any(size > least for size in sizes.values()):
@@ -253,9 +237,13 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     if worst.total <= worst.limit:
         return
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
-    advice = _ADVICE[worst.name].format(run=run)
-    if worst.name != "disk" and (fits := _fitting(config, has)):
+    if worst.name == "disk":
+        advice = "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir"
+    elif fits := _fitting(config, has):
         advice = f"it fits by the estimate with {fits}"
+    else:
+        offload = "" if run.on_cpu else f"set {run.engine}.offload_policy=true, "
+        advice = f"{offload}lower {run.update} or {run.answer}, or take a larger machine or a smaller model"
     if worst.total > _REFUSED * worst.limit and not force:
         raise UserError(f"{short}: {advice}; --force goes on all the same")
     logger.warning("%s: %s; the run goes on", short, advice)

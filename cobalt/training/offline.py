@@ -15,36 +15,19 @@ from typing import Annotated, Any
 import tyro
 
 from cobalt.engine.model_check import check_folder
-from cobalt.episode.chat_template import TemplateThinking
 from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.training import configuration, run_folder
-from cobalt.training.configuration import (
-    AboveZero,
-    Count,
-    CountOrZero,
-    Frequency,
-    RunSettings,
-    default_scale,
-    trains_on_cpu,
-)
+from cobalt.training.configuration import RunSettings, default_scale
 from cobalt.training.installed import choose_attention
 from cobalt.training.launch import run_trainer
+from cobalt.training.machine import trains_on_cpu
 from cobalt.training.memory import choose_plan, sizes_of
 from cobalt.training.offline_tokens import TokenGroup, load_groups
-from cobalt.training.policy import attention_error, context_of, policy_path
-
-_COUNTS = ["data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu"]
-_COUNTS += ["trainer.total_epochs", "trainer.n_gpus_per_node"]
-_OPTIONAL = ["trainer.total_training_steps", "trainer.max_ckpt_to_keep"]
-_FREQUENCIES = ["trainer.save_freq", "trainer.test_freq"]
-
-_READ = [*_COUNTS, *_OPTIONAL, *_FREQUENCIES, "data.seed", "data.train_files", "data.chat_template_thinking"]
-_READ += ["data.val_files", "trainer.device", "trainer.logger", "trainer.project_name", "trainer.experiment_name"]
-"""What this training reads of the sections `data`, `trainer` and `checkpoint` of veRL's supervised trainer."""
+from cobalt.training.policy import misfits, policy_path
 
 _DECIDED = ("model.path", "engine.use_dynamic_bsz", "engine.max_token_len_per_gpu")
 """Settings that a flag or another setting decides."""
@@ -83,9 +66,7 @@ def compose(arguments: Arguments) -> Any:
     if validation.exists():
         paths["data.val_files"] = validation
     choices = [f"offline_scale@_global_={arguments.chosen_scale[0]}", f"offline.estimator={arguments.estimator}"]
-    choices += ["trainer.logger=[tensorboard,wandb]"] if arguments.wandb else []
-    choices += [] if arguments.keep is None else [f"trainer.max_ckpt_to_keep={arguments.keep}"]
-    config = configuration.compose_file("offline", choices, paths, arguments.overrides)
+    config = configuration.compose_file("offline", arguments, choices, paths)
     choose_plan(config, arguments.output_dir)
     if errors := list(_errors(config, arguments.overrides)):
         raise UserError("; ".join(errors))
@@ -93,24 +74,20 @@ def compose(arguments: Arguments) -> Any:
 
 
 def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
+    from omegaconf import OmegaConf
+
+    own = OmegaConf.load(configuration.VERL_ADDITIONS / "config" / "offline_common.yaml")
     for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
-        if key in _DECIDED or (key.startswith(("data", "trainer", "checkpoint")) and key not in _READ):
+        of_verl = key.startswith(("data.", "trainer.", "checkpoint")) and OmegaConf.select(own, key, default=...) is ...
+        if of_verl or key in _DECIDED:
             yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
-    errors = partial(configuration.type_errors, config)
-    wrong = [*errors(Count, _COUNTS), *errors(Count | None, _OPTIONAL), *errors(Frequency, _FREQUENCIES)]
-    wrong += [*errors(CountOrZero, ["data.seed", "model.lora_rank"]), *errors(AboveZero, ["optim.lr"])]
-    wrong += errors(AboveZero | None, ["cobalt.gpu_memory_gib"])
-    wrong += errors(TemplateThinking, ["data.chat_template_thinking"])
-    yield from wrong
     try:
         OfflineSettings(**config.offline)
     except (UserError, TypeError) as error:
         yield f"offline: {error}"
     data, gpus = config.data, config.trainer.n_gpus_per_node
-    if not wrong and data.train_batch_size % gpus:
+    if data.train_batch_size % gpus:
         yield f"data.train_batch_size {data.train_batch_size} groups cannot be shared by {gpus} GPUs"
-    if not wrong and data.max_length > data.max_token_len_per_gpu:
-        yield f"data.max_length {data.max_length} is above data.max_token_len_per_gpu {data.max_token_len_per_gpu}"
 
 
 def check_data(config: Any) -> tuple[int, list[str]]:
@@ -119,9 +96,7 @@ def check_data(config: Any) -> tuple[int, list[str]]:
     if Path(path).is_dir() and not config.model.tokenizer_path:
         check_folder(Path(path))
     tokenizer = load_tokenizer(config.model.tokenizer_path or path)
-    if (positions := context_of(path)) and longest > positions:
-        raise UserError(f"data.max_length {longest} is more than the {positions} tokens of {path}: set a smaller one")
-    if trains_on_cpu(config) and (error := attention_error(path, longest)):
+    for error in misfits(path, "data.max_length", longest, on_cpu=trains_on_cpu(config)):
         raise UserError(error)
     batch, file = config.data.train_batch_size, config.data.train_files
     groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))
@@ -151,13 +126,13 @@ def _torchrun(config: Any, output: Path, start: run_folder.Start) -> Iterator[tu
 
     OmegaConf.save(config, output / "config.yaml")
     if not start.step:  # they may be of a run that was stopped before it wrote a checkpoint, from another policy
-        for values in output.glob("start_*.npz"):
+        for values in output.glob("start_*.npy"):
             values.unlink()
     on_cpu, ranks = trains_on_cpu(config), int(config.trainer.n_gpus_per_node)
     variables = configuration.process_environment(output, on_cpu=on_cpu)
     if on_cpu:  # the engine takes all cores; nothing runs beside it
         variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    program = ["-m", "cobalt_verl.offline_main", str(output / "config.yaml"), str(start.step)]
+    program = ["-m", "cobalt_verl.trainers.offline", str(output / "config.yaml"), str(start.step)]
     yield ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *program], variables
 
 
@@ -166,7 +141,7 @@ def main(arguments: Arguments) -> int:
     from omegaconf import OmegaConf
 
     config = compose(arguments)
-    attention = choose_attention(config, on_cpu=trains_on_cpu(config))
+    attention = choose_attention(config)
     steps, notes = check_data(config)
     size = f"scale {''.join(arguments.chosen_scale)}: {sizes_of(config)}"
     whole: Any = OmegaConf.to_container(config, resolve=True)

@@ -79,9 +79,7 @@ def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, argume
     prompts = {text: np.asarray(own, np.int32) for text, own in zip(distinct, ids, strict=True)}
     texts = []
     for response, prompt in zip(group.responses, rendered, strict=True):
-        head = chat_template.opened_thinking(
-            prompt
-        )  # tag and white space, which an engine puts before the response as well
+        head = chat_template.opened_thinking(prompt)  # which an engine puts before the response, with its white space
         texts.append(response.text.removeprefix(head if response.text.startswith(head) else head.rstrip()))
     responses = tokenizer(texts, add_special_tokens=False)["input_ids"]
     accepted = np.asarray([response.status is Status.ACCEPTED for response in group.responses])

@@ -1,6 +1,7 @@
 """The policy that training starts from: a folder, or a name on a model hub; its configuration and its sizes."""
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,29 +25,21 @@ def architecture(path: str) -> Any:
         raise UserError(f"{path} has no usable config.json: {reason}") from None
 
 
-def context_of(path: str) -> int | None:
-    """The most tokens of a prompt with its response; None: not limited. See `architecture`."""
-    positions: int | None = getattr(architecture(path).get_text_config(), "max_position_embeddings", None)
-    return positions
+def misfits(path: str, lengths: str, longest: int, *, on_cpu: bool) -> Iterator[str]:
+    """Why a model cannot be trained on samples of so many tokens: its length, and on a CPU its attention.
 
-
-def attention_error(path: str, longest: int) -> str:
-    """Why the attention with which policies are trained on a CPU is not a model's; "" if it is.
-
-    Args:
-        path: See `architecture`.
-        longest: Tokens of the longest prompt with its response.
+    `lengths` names the settings that `longest` follows from. For the model see `architecture`.
     """
     model = architecture(path).get_text_config()
-    window, kinds = getattr(model, "sliding_window", None), getattr(model, "layer_types", None)
-    if window and window < longest and (kinds is None or "sliding_attention" in kinds):
-        return (
-            f"{path} attends to the last {window} tokens alone, unlike training on a CPU, and samples have up to"
-            f" {longest}: set smaller lengths"
-        )
-    if getattr(model, "attn_logit_softcapping", None):
-        return f"{path} has attn_logit_softcapping, which training on a CPU does not have: take another model"
-    return ""
+    positions: int | None = getattr(model, "max_position_embeddings", None)
+    window: int | None = getattr(model, "sliding_window", None)
+    if positions and longest > positions:
+        yield f"{lengths} = {longest} is more than the {positions} tokens of {path}: set smaller ones"
+    slides = "sliding_attention" in (getattr(model, "layer_types", None) or ["sliding_attention"])
+    if on_cpu and slides and window and window < longest:
+        yield f"{lengths} = {longest}, and {path} attends to {window} tokens, unlike training on a CPU: set less"
+    if on_cpu and getattr(model, "attn_logit_softcapping", None):
+        yield f"{path} has attn_logit_softcapping, which training on a CPU does not have: take another model"
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,13 +134,9 @@ def _alive(nodes: list[psutil.Process]) -> bool:
 
 def _kept_logs(folder: str) -> str:
     """Copy the logs of Ray's session; returns the end of a sentence that names them, "" if there are none."""
-    logs = [path for path in Path(folder, _OWN).glob("session_2*/logs/**/*") if path.is_file() and path.stat().st_size]
-    if not logs:
-        return ""
     try:
-        target = new_log_folder()
-        for path in logs:
-            shutil.copyfile(path, target / path.name)
-    except OSError:
+        *_, logs = sorted(Path(folder, _OWN).glob("session_2*/logs"))
+        target = shutil.copytree(logs, new_log_folder(), dirs_exist_ok=True)
+    except (OSError, ValueError):  # Ray has none, or they cannot be copied
         return ""
     return f" (logs: {target})"

@@ -6,6 +6,7 @@ low-rank adapters apart from the weights. Checkpoints of FSDP alone can be merge
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from torch.distributed.tensor import DTensor
 from verl.model_merger.base_model_merger import ModelMergerConfig
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
 
+# Importing DTensor lets torch load it, and its mesh and placements, beside plain tensors; all else could run code.
+_load = partial(torch.load, map_location="cpu", weights_only=True)
+
 
 class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
     """See the module."""
 
     def _load_rank_zero_state_dict(self, world_size: int) -> dict[str, Any]:
-        return load_weights(Path(self.config.local_dir) / f"model_world_size_{world_size}_rank_0.pt")
+        weights: dict[str, Any] = _load(Path(self.config.local_dir) / f"model_world_size_{world_size}_rank_0.pt")
+        return weights
 
     def _load_and_merge_state_dicts(
         self, world_size: int, total_shards: int, mesh_shape: tuple[int, ...], mesh_dim_names: tuple[str, ...]
@@ -28,7 +33,7 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         if len(mesh_shape) != 1:  # veRL's own merger stops before, as long as it knows FSDP alone
             raise NotImplementedError(f"a mesh of {len(mesh_shape)} dimensions: only FSDP without other parallelism")
         folder = Path(self.config.local_dir)
-        ranks = [load_weights(folder / f"model_world_size_{world_size}_rank_{rank}.pt") for rank in range(total_shards)]
+        ranks = [_load(folder / f"model_world_size_{world_size}_rank_{rank}.pt") for rank in range(total_shards)]
         merged = {}
         for name, first in ranks[0].items():
             shards = [rank[name] for rank in ranks]
@@ -51,16 +56,6 @@ class ExactMerger(FSDPModelMerger):  # type: ignore[misc]  # veRL is not typed
         config = json.loads(path.read_text(encoding="utf-8"))
         config.pop("torch_dtype", None)
         path.write_text(json.dumps(config | {"dtype": precision}, indent=2) + "\n", encoding="utf-8")
-
-
-def load_weights(path: Path) -> dict[str, Any]:
-    """The weights of a rank. Importing DTensor lets torch load it, and its mesh and placements, beside plain tensors.
-
-    Raises:
-        pickle.UnpicklingError: the file holds anything else, which could run code.
-    """
-    weights: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return weights
 
 
 def merge_adapters(weights: dict[str, torch.Tensor], scale: float | None) -> None:

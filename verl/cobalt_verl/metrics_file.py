@@ -3,22 +3,18 @@
 import json
 import os
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from cobalt.report.curves import METRICS
 from cobalt.training import run_folder
 
-METRICS_FILE = "COBALT_METRICS_FILE"
-"""Environment variable: the JSONL file for metrics, one line for each step."""
 
-
-def add_metrics_file(loggers: dict[str, Any]) -> None:
-    """Add the metrics file, if the environment names one, to the loggers of veRL's `Tracking`."""
-    path = os.environ.get(METRICS_FILE)
-    if path and "jsonl" not in loggers:
-        loggers["jsonl"] = JsonlLogger(Path(path))
+def add_metrics_file(loggers: dict[str, Any], run: Path) -> None:
+    """Add the metrics file of a run's folder to the loggers of veRL's `Tracking`."""
+    if "jsonl" not in loggers:
+        loggers["jsonl"] = JsonlLogger(run / METRICS)
 
 
 class JsonlLogger:
@@ -46,8 +42,4 @@ class JsonlLogger:
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics whose values are real numbers."""
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
-    }
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, Real)}

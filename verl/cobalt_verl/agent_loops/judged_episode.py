@@ -17,7 +17,6 @@ from cobalt.episode.trajectory import Turn
 from cobalt.episode.turns import program_of
 from cobalt.judge import ExecResult, Judge
 from cobalt.reward import RewardSettings
-from cobalt.stage.errors import UserError
 from cobalt.training.episodes import EpisodeSettings
 from cobalt_verl.scoring import score, suite_of
 
@@ -68,14 +67,9 @@ class JudgedEpisode:
         """Begin the episode of a row: `raw_prompt`, `reward_model.ground_truth`, `extra_info` with `episode`.
 
         `opened` is what the chat template opens in its prompts (`cobalt.episode.chat_template.opened_thinking`).
-
-        Raises:
-            UserError: the row has no rules of an episode, or is broken.
         """
         self._extra_info = fields["extra_info"]
-        rules = self._extra_info.get("episode")
-        if rules is None:
-            raise UserError("the row has no rules of an episode: make it with verl_preproc_single_turn.py --episodes")
+        rules = self._extra_info["episode"]
         opening: list[Message] = [
             {"role": message["role"], "content": message["content"]} for message in fields["raw_prompt"]
         ]

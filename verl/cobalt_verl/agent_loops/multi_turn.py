@@ -41,14 +41,13 @@ class MultiTurnLoop(AgentLoopBase):  # type: ignore[misc]  # veRL is not typed
             keywords: Of veRL.
 
         Raises:
-            UserError: the rollout has no `cobalt.multi_turn`, or the reward does not know how responses begin.
+            UserError: the reward does not know how responses begin.
         """
         from omegaconf import OmegaConf
 
         super().__init__(*arguments, **keywords)
         settings = episode_settings(self.config)
-        if settings is None:
-            raise UserError("an agent loop of several turns needs cobalt.multi_turn: choose the rollout multi_turn")
+        assert settings is not None, "the rollout multi_turn has them"
         options: Any = OmegaConf.to_container(self.config.reward.custom_reward_function.reward_kwargs, resolve=True)
         attempts = options.pop("judge_attempts", JUDGE_ATTEMPTS)
         self._settings: EpisodeSettings = settings

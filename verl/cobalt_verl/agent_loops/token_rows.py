@@ -50,14 +50,11 @@ def add_turn(
         rows.append(TokenRow(list(prompt_ids), None if log_probs is None else []))
         whole = list(prompt_ids)
     row, shown = rows[-1], prompt_ids[len(whole) :]
-    if log_probs is None and row.log_probs is None:
-        pass
-    elif log_probs is None or row.log_probs is None or len(log_probs) != len(response_ids):
-        raise ValueError("each token of a row needs a log-probability, or none of them may have one")
-    else:
-        row.log_probs += [0.0] * len(shown) + list(log_probs)
-    if not response_ids:
-        raise ValueError("a turn has no tokens")
+    scored = None if log_probs is None else len(log_probs)
+    if not response_ids or scored != (None if row.log_probs is None else len(response_ids)):
+        raise ValueError("a turn has tokens, and each token of a row a log-probability, or none of them")
+    if row.log_probs is not None:
+        row.log_probs += [0.0] * len(shown) + list(log_probs or ())
     row.response_ids += [*shown, *response_ids]
     row.mask += [0] * len(shown) + [1] * len(response_ids)
     row.spans[turn] = len(row.response_ids) - len(response_ids), len(row.response_ids)

@@ -8,11 +8,9 @@ from torch.distributed import fsdp
 
 
 def install() -> None:
-    """Wrap both. A second call has no effect."""
-    if not getattr(torch.distributed.init_process_group, "_cobalt", False):
-        torch.distributed.init_process_group = _one_backend(torch.distributed.init_process_group)
-    if not getattr(fsdp.CPUOffloadPolicy.__init__, "_cobalt", False):
-        fsdp.CPUOffloadPolicy.__init__ = _without_pinning
+    """Wrap both."""
+    torch.distributed.init_process_group = _one_backend(torch.distributed.init_process_group)
+    fsdp.CPUOffloadPolicy.__init__ = _without_pinning
 
 
 def _one_backend(original: Any) -> Any:
@@ -24,13 +22,9 @@ def _one_backend(original: Any) -> Any:
             keywords["backend"] = "cpu:gloo"
         return original(*arguments, **keywords)
 
-    init_process_group._cobalt = True  # type: ignore[attr-defined]
     return init_process_group
 
 
 def _without_pinning(self: Any, pin_memory: bool = True) -> None:
     """`CPUOffloadPolicy.__init__`, by which veRL holds its reference model, without pinned memory, which needs CUDA."""
     self.pin_memory = pin_memory and torch.cuda.is_available()
-
-
-_without_pinning._cobalt = True  # type: ignore[attr-defined]

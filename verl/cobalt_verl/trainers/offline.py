@@ -1,12 +1,15 @@
 """Training on judged responses with veRL's own engine: no sampling, no judge, no Ray (arXiv 2605.28409).
 
-Each rank runs this program (torchrun). A step takes `data.train_batch_size` groups in an order that the seed and the
-epoch decide, so that a run which goes on from a checkpoint trains on what is left; what an epoch leaves over goes into
-the first step of the next. The log-probs of the starting policy are computed once, before the first step, and kept in
-the run's folder.
+Each rank runs this program: `torchrun -m cobalt_verl.trainers.offline CONFIG.yaml STEP`. The configuration is complete
+(`cobalt.training.offline` composed it); STEP is the checkpoint to go on from. A step takes `data.train_batch_size`
+groups in an order that the seed and the epoch decide, so that a run which goes on from a checkpoint trains on what is
+left; what an epoch leaves over goes into the first step of the next. The log-probs of the starting policy are computed
+once, before the first step, and kept in the run's folder.
 """
 
-import io
+import ctypes
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from functools import cache, partial
@@ -19,6 +22,7 @@ import torch
 from omegaconf import OmegaConf
 from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 from verl.utils.tracking import Tracking
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
@@ -83,7 +87,7 @@ class OfflineTrainer:
         if self._is_first:
             names = config.trainer.project_name, config.trainer.experiment_name
             self._tracking = Tracking(*names, list(config.trainer.logger), OmegaConf.to_container(config, resolve=True))
-            add_metrics_file(self._tracking.logger)
+            add_metrics_file(self._tracking.logger, self._output)
 
     @property
     def _is_first(self) -> bool:
@@ -197,22 +201,17 @@ class OfflineTrainer:
 
     def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
         """The log-probs under the starting policy, from the run's folder if they are there. Call it before training."""
-        path = self._output / f"start_{name}.npz"
-        lengths = [len(row.response) for group in groups for row in group.rows]
+        path = self._output / f"start_{name}.npy"
         if not path.exists():
             values = self._log_probs(groups)
             if self._is_first:
                 flat = np.concatenate([value for group in values for value in group] or [np.zeros(0, np.float32)])
-                content = io.BytesIO()
-                np.savez(content, log_probs=flat, lengths=np.asarray(lengths))
                 with replacing(path) as handle:
-                    handle.write(content.getvalue())
+                    np.save(handle, flat)
             torch.distributed.barrier()
             return values
-        with np.load(path) as kept:
-            if kept["lengths"].tolist() != lengths:
-                raise ValueError(f"{path} was made from other data: remove it, and start the run again")
-            parts = iter(np.split(kept["log_probs"], np.cumsum(lengths)[:-1]))
+        lengths = [len(row.response) for group in groups for row in group.rows]
+        parts = iter(np.split(np.load(path), np.cumsum(lengths)[:-1]))
         return [[next(parts) for _ in group.rows] for group in groups]
 
     def _validated(self, start: Sequence[Sequence[LogProbs]], step: int) -> dict[str, float]:
@@ -275,3 +274,19 @@ def validation_metrics(
         if chosen:
             metrics[f"validation/{name}_log_prob"] = float(np.concatenate(chosen).mean())
     return metrics
+
+
+def main(path: str, step: int) -> None:
+    """Train by the configuration in the file, from a step on."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    config = OmegaConf.load(path)
+    OmegaConf.set_struct(config, True)
+    initialize_global_process_group()
+    try:
+        OfflineTrainer(config).fit(step)
+    finally:
+        destroy_global_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

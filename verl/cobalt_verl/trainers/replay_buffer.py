@@ -3,17 +3,12 @@
 A sample fails when its generation or its reward raises, the latter after the judge failed at every attempt.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from cobalt_verl import progress
-
-FAILURE_FILE = "COBALT_FAILURE_FILE"
-"""Environment variable: the file in which the reward function writes why it failed."""
 
 _POLL_SECONDS = 0.2  # veRL's 2 s are a fifth of a step of the pocket scale
 
@@ -40,9 +35,7 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         super()._sync_metadata_from_transfer_queue()
         failed = sum(len(keys) for keys in self.failure_keys.values())
         if failed:
-            path = Path(os.environ.get(FAILURE_FILE, ""))
-            reason = path.read_text(encoding="utf-8").strip() if path.is_file() else "the log above has the reason"
-            raise RuntimeError(f"{failed} prompts have a sample that failed: {reason}")
+            raise RuntimeError(f"{failed} prompts have a sample that failed")  # the launcher says why
         rows = self.partitions[self._awaited]  # a trajectory of several turns may have several
         samples = len({key.rsplit("_", 1)[0] for key in rows})
         samples_of = len(self.prompt_global_steps[self._awaited]) * self.samples_of_prompt.get(self._awaited, 1)

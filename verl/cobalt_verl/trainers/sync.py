@@ -42,6 +42,11 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     global_steps = 0
     total_training_steps = 0
 
+    @property
+    def _run(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.trainer.default_local_dir).parent
+
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
         rollout = self.config.actor_rollout_ref.rollout
@@ -78,12 +83,12 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
     def on_validate_begin(self) -> None:
         """Open the metrics file, if a validation comes first."""
         self._begin("validate")
-        add_metrics_file(self.logger.logger)
+        add_metrics_file(self.logger.logger, self._run)
         super().on_validate_begin()
 
     def on_train_begin(self) -> None:
         """Open the metrics file."""
-        add_metrics_file(self.logger.logger)
+        add_metrics_file(self.logger.logger, self._run)
         super().on_train_begin()
 
     def on_step_begin(self) -> None:
@@ -119,23 +124,21 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         began = time.monotonic()
         batch = super().step(metrics, timing_raw)
         if is_due(self.global_steps, self.config.cobalt.rollout_every):
-            output = Path(self.config.trainer.default_local_dir).parent
             try:
-                write_rollouts(output, self.global_steps, batch, self.tokenizer.decode)
+                write_rollouts(self._run, self.global_steps, batch, self.tokenizer.decode)
             except UserError as error:  # the run goes on without them
                 logger.warning("the rollouts of step %d are missing: %s", self.global_steps, error)
         self._finished = batch, dict(metrics), {**timing_raw, "step": time.monotonic() - began}
         return batch
 
     def _save_checkpoint(self) -> None:
-        output = Path(self.config.trainer.default_local_dir).parent
         batch, metrics, timing = self._finished
         epoch = (self.global_steps - 1) // self.steps_per_epoch
         self._compute_metrics(batch, metrics, timing, global_steps=self.global_steps, epoch=epoch)
         self._begin("checkpoint")
-        run_folder.keep_metrics(output, self.global_steps, numbers(metrics))
+        run_folder.keep_metrics(self._run, self.global_steps, numbers(metrics))
         super()._save_checkpoint()
-        run_folder.prune(output, self.config.cobalt.keep_checkpoints)
+        run_folder.prune(self._run, self.config.cobalt.keep_checkpoints)
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
         self._begin("metrics")

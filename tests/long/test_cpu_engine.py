@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="COBALT_LONG_TESTS is not set")
 def test_the_engines_groups_share_one_thread_that_polls(seed_model):
     script = Path(__file__).with_name("cpu_engine.py")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
