@@ -92,13 +92,10 @@ def _in_process_of_its_own(what, *arguments, **more):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COBALT_")}
     paths = os.pathsep.join([str(ROOT), str(ROOT / "verl"), str(ROOT / "tests")])
     finished = subprocess.run(
-        [sys.executable, __file__, what, *arguments],
-        cwd=ROOT,
+        [sys.executable, __file__, what, *arguments], cwd=ROOT,
         env=variables | {"COLUMNS": "110", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "RAY_ADDRESS": ""} | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if finished.returncode:
         raise AssertionError(finished.stderr[-3000:])
     return json.loads(finished.stdout.splitlines()[-1])

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,21 @@ def square_problem(identifier, **fields):
         "public_test_cases": suite(2, 3),
         "hidden_test_cases": suite(4, 5),
     } | fields
+
+
+def executable(path, text):
+    """Write a shell script that can be run, with its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+
+
+def scripts_alone(folder):
+    """Copy the scripts into a folder; Python and the set-up note their arguments in its `log`."""
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    (folder / "scripts" / "setup.sh").write_text('echo setup "$@" >>log\n')
+    executable(folder / ".venv" / "bin" / "python", 'echo "$@" >>log')
+    return folder
 
 
 def trajectories_of(record):

@@ -19,7 +19,7 @@ from cobalt.commands import try_problems
 from cobalt.commands.registry import COMMANDS
 from cobalt.commands.serve import explanation
 from cobalt.commands.try_problems import Arguments
-from cobalt.datasets.split_tests import split_problem_file, split_tests
+from cobalt.datasets.split_tests import SplitSettings, split, split_problem_file, split_tests
 from cobalt.engine import Completion
 from cobalt.engine.model_name import fingerprint
 from cobalt.judge import JudgeSettings
@@ -53,6 +53,14 @@ def cobalt(*words, **environment):
     return run("-m", "cobalt.commands", *words, **environment)
 
 
+def each_in_one_sentence(commands, **environment):
+    """What each of some commands said that ended as a user's mistake, in one line; all run in one process."""
+    ended = run_commands([(ROOT, list(map(str, words))) for words in commands], **environment)
+    for words, (code, _, said) in zip(commands, ended, strict=True):
+        assert (code, len(said.splitlines())) == (2, 1), (words, said)
+    return [said for _, _, said in ended]
+
+
 def in_one_sentence(finished, code=2):
     """What a command said that ended with this code, in one line."""
     assert (finished.returncode, len(finished.stderr.splitlines())) == (code, 1), finished.stderr
@@ -79,9 +87,9 @@ def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metava
             assert re.search(rf"(?<!\S){flag}\b", text), flag
 
 
-@pytest.mark.parametrize(("words", "named"), [(["smaple"], "sample"), (["nothing"], "train")])
-def test_a_command_that_does_not_exist_is_one_sentence(words, named):
-    assert named in in_one_sentence(cobalt(*words))
+def test_a_command_that_does_not_exist_is_one_sentence_with_those_that_do():
+    misspelt, unknown = each_in_one_sentence([["cobalt", "smaple"], ["cobalt", "nothing"]])
+    assert "sample" in misspelt and "train" in unknown
 
 
 ENGINE_OF = {
@@ -113,16 +121,15 @@ def test_a_name_of_a_provider_that_is_also_a_model_on_this_machine_is_refused_by
     (model / "snapshots" / commit / "config.json").write_text("{}")
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(commit)
-    words = ["sample", "-i", "p.jsonl", "-o", tmp_path / "o.jsonl", "--model", "openai/both"]
-    assert "--engine_kind" in in_one_sentence(cobalt(*words, HF_HUB_CACHE=str(tmp_path / "hub")))
-    assert "p.jsonl" in cobalt(*words, "--engine_kind", "vllm", HF_HUB_CACHE=str(tmp_path / "hub")).stderr
+    words = ["cobalt", "sample", "-i", "p.jsonl", "-o", tmp_path / "o.jsonl", "--model", "openai/both"]
+    both = [words, [*words, "--engine_kind", "vllm"]]
+    ambiguous, chosen = each_in_one_sentence(both, HF_HUB_CACHE=str(tmp_path / "hub"))
+    assert "--engine_kind" in ambiguous and "p.jsonl" in chosen
 
 
-@pytest.mark.parametrize("app", SERVED)
-def test_the_apps_files_have_help(app):
-    finished = run(app, "--help")
-    assert finished.returncode == 0
-    assert "serve run" in finished.stdout
+def test_the_apps_files_have_help():
+    for code, shown, said in run_commands((ROOT, [app, "--help"]) for app in SERVED):
+        assert code == 0 and "serve run" in shown, said
 
 
 # --- running services
@@ -222,11 +229,12 @@ def test_attach_prints_lines_for_a_shell_and_runs_a_command():
         assert cobalt("attach", "--", "no-such-program").returncode == 2
 
 
-@pytest.mark.parametrize(("script", "flag"), [("run_single_turn_vllm.py", "-n"), ("run_multi_turn_vllm.py", "--turns")])
-def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path, script, flag):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    said = in_one_sentence(run(script, "-i", problems, "-o", tmp_path / "o.jsonl", flag, "1"), 1)
-    assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
+def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path):
+    words = ["-i", str(write_lines(tmp_path / "p.jsonl", [square_problem(1)])), "-o", str(tmp_path / "o.jsonl")]
+    scripts = [["run_single_turn_vllm.py", *words, "-n", "1"], ["run_multi_turn_vllm.py", *words, "--turns", "1"]]
+    for code, _, said in run_commands((ROOT, script) for script in scripts):
+        assert (code, len(said.splitlines())) == (1, 1)
+        assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
     assert not (tmp_path / "o.jsonl").exists()
 
 
@@ -239,12 +247,7 @@ def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(token, 
         with serve_state.recorded_state(os.getpid(), "it's/a model", here) as state:
             lines = explanation(state, "it's", token=token).splitlines()
         printed = [line for line in lines if line.startswith(("curl ", "python "))]
-        said = [
-            subprocess.run(
-                ["bash", "-c", line], env=shell, capture_output=True, text=True, timeout=60, check=True
-            ).stdout
-            for line in printed
-        ]
+        said = [subprocess.check_output(["bash", "-c", line], env=shell, text=True, timeout=60) for line in printed]
     assert len(said) == 2 and all("a program" in one for one in said)
     for request in provider.requests:
         assert request["path"].endswith("/vllm_actor/v1/chat/completions")
@@ -409,45 +412,44 @@ def test_split_gives_own_problems_both_kinds_of_tests_counts_them_and_names_a_ne
         }
 
 
-@pytest.mark.parametrize(
-    ("problem", "flags", "named"),
-    [
-        (own("short", 1), [], "'short'"),
-        (own("a", 9), ["--public_tests", "0"], "--public_tests"),
-        (own("a", 9), ["--public_tests", "2"], "public_tests was 4, now 2"),
-    ],
-)
-def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path, problem, flags, named):
-    result = tmp_path / "q.jsonl"
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    assert cobalt("split", "-i", source, "-o", result).returncode == 0
+def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path):
+    result, source = tmp_path / "q.jsonl", write_lines(tmp_path / "p.jsonl", [own("a", 9)])
+    short = write_lines(tmp_path / "short.jsonl", [own("short", 1)])
+    split(SplitSettings(source, result))
     before = result.read_bytes()
-    assert named in in_one_sentence(cobalt("split", "-i", write_lines(source, [problem]), "-o", result, *flags))
+    refused = {
+        f"-i {short}": "'short'",
+        f"-i {source} --public_tests 0": "--public_tests",
+        f"-i {source} --public_tests 2": "public_tests was 4, now 2",
+    }
+    said = each_in_one_sentence([["cobalt", "split", *words.split(), "-o", result] for words in refused])
+    assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
     assert result.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (["-n", "0"], "num_completions"),
-        (["--limit", "0"], "--limit"),
-        (["--ids", "b"], "--ids b"),
-        (["--public_tests", "0"], "public_tests"),
-        (["--prompts", "?"], "?"),
-        (["--prompts", "paper"], "p.jsonl"),  # which would not word the first message that the problem brings
-        (["--engine", "x=1"], "'x'"),
-        (["--model", "/no/such/folder"], "/no/such/folder"),
-    ],
-)
-def test_try_refuses_bad_flags_before_anything_starts(tmp_path, flags, named):
-    instruction = {"instruction": "Mine."} if "paper" in flags else {}
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9) | instruction])
+def test_try_refuses_bad_flags_before_anything_starts(tmp_path):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
+    brings = write_lines(tmp_path / "first.jsonl", [own("a", 9) | {"instruction": "Mine."}])
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
-    said = in_one_sentence(cobalt("try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags))
-    assert named in said and (not instruction or "--prompts" in said)
-    left = {"problems.jsonl", "problems.jsonl.run.json"} if not instruction else set()
-    assert {path.name for path in (tmp_path / "o").glob("*")} <= left
+    refused = {
+        "-n 0": "num_completions",
+        "--limit 0": "--limit",
+        "--ids b": "--ids b",
+        "--public_tests 0": "public_tests",
+        "--prompts ?": "?",
+        "--engine x=1": "'x'",
+        "--model /no/such/folder": "/no/such/folder",
+    }
+    commands = [
+        ["cobalt", "try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags.split()] for flags in refused
+    ]
+    # Which would not word the first message that the problem brings.
+    commands.append(["cobalt", "try", brings, "--model", tmp_path, "-o", tmp_path / "none", "--prompts", "paper"])
+    *said, last = each_in_one_sentence(commands)
+    assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
+    assert "first.jsonl" in last and "--prompts" in last and not [*(tmp_path / "none").glob("*")]
+    assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
 
 
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):

@@ -243,14 +243,9 @@ async def test_the_code_of_the_page_about_rewards_computes_one():
     response = "<think>\nThe input is a number.\n</think>\n\n```python\nprint(int(input()) + 1)\n```\n"
     async with LocalJudge() as judge:
         names = {
-            "RewardSettings": RewardSettings,
-            "compute_reward": compute_reward,
-            "program_to_judge": program_to_judge,
-            "response": response,
-            "judge": judge,
-            "suite": TestSuite(("1\n",), ("2\n",)),
-            "prev_best_pass_rate": 0.0,
-        }
+            "RewardSettings": RewardSettings, "compute_reward": compute_reward, "program_to_judge": program_to_judge,
+            "response": response, "judge": judge, "suite": TestSuite(("1\n",), ("2\n",)), "prev_best_pass_rate": 0.0,
+        }  # fmt: skip
         code = compile(block, "method.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         await eval(code, names)  # a coroutine: the block awaits the judge
     assert names["reward"].total == 1.0
@@ -297,14 +292,9 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_site_is_built_without_a_warning_and_every_page_is_in_its_table_of_contents(tmp_path):
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")], cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
     assert built.returncode == 0, built.stderr
 
 

@@ -3,11 +3,8 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
 
 import pytest
-from support import ROOT
 
 from cobalt.engine.model_check import check_model
 from cobalt.engine.startup import first_error
@@ -70,40 +67,6 @@ def test_a_hub_name_is_refused_at_once_where_the_hub_may_not_or_cannot_be_asked(
         check_model("owner/no-such-model")
     with pytest.raises(UserError, match="owner//name"):
         check_model("owner//name")
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--model", "/no/such/model"], "/no/such/model"),
-        (["--model", "owner/no-such-model"], "owner/no-such-model"),
-        (["--model", "{model}", "--engine", "no_key=1"], "no_key"),
-        (["--model", "{model}"], "chat template"),
-        (["--judge", "no_key=1"], "no_key"),
-        (["--judge", "comparison=none-such", "--judge", "cpu_seconds=1"], "comparison"),
-        (["--judge", "no_value"], "no_value"),
-        (["--judge", "num_replicas=2"], "num_replicas=2 --name evaluator"),
-        (["--http_port", "99999"], "99999"),
-        (["--http_port", "0"], "http_port is 0"),
-        (["no-such-command"], "no-such-command"),
-    ],
-)
-def test_a_mistake_that_shows_without_services_is_found_before_anything_starts(tmp_path, arguments, named):
-    model = make_model(tmp_path / "model")
-    flags = [argument.format(model=model) for argument in arguments]
-    words = ["--", *flags] if arguments[0] == "no-such-command" else [*flags, "--", "true"]
-    finished = subprocess.run(
-        [sys.executable, "-m", "cobalt.services", *words],
-        cwd=ROOT,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert finished.returncode == 2
-    assert named in finished.stderr and len(finished.stderr.splitlines()) == 1
-    assert not (tmp_path / "cache").exists(), "no service was started, which would have logs"
 
 
 def test_a_command_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeypatch):

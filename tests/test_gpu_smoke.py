@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from chat_tokenizers import save_policy
-from support import ROOT, square_problem, trajectory_record, write_lines
+from support import executable, scripts_alone, square_problem, trajectory_record, write_lines
 
 from cobalt.stage.errors import InfrastructureError, UserError
 from studies import gpu_report as gpu
@@ -94,16 +94,15 @@ def test_flags_that_contradict_the_profile_are_refused(flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("gpus", "named"), [(1, "1 GPU;"), (4, "4 GPUs;")])
-def test_a_dry_run_shows_every_command_and_checks_both_configurations(tmp_path, caplog, gpus, named):
+def test_a_dry_run_shows_every_command_and_checks_both_configurations(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     shown = []
-    planned = replace(gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B", gpus), root=tmp_path)
+    planned = replace(gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B", 4), root=tmp_path)
     dry_run(planned, shown.append)
     assert [text.split()[1] for text in shown] == [f"{step.name}:" for step in planned.steps]
     for step, text in zip(planned.steps, shown, strict=True):
         assert step.command[-1] in text
-    checked = [record.getMessage() for record in caplog.records if named in record.getMessage()]
+    checked = [record.getMessage() for record in caplog.records if "4 GPUs;" in record.getMessage()]
     assert ["ft_training" in checked[0], "cobalt_training" in checked[1], len(checked)] == [True, True, 2]
     assert not list(tmp_path.iterdir())
 
@@ -125,15 +124,13 @@ def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_t
         path.mkdir(parents=True)
     save_policy(tmp_path / "pocket/gpu_smoke_seed0/model", "qwen3")
     row = {
-        "data_source": "d",
-        "prompt": [{"role": "user", "content": "u"}],
+        "data_source": "d", "prompt": [{"role": "user", "content": "u"}],
         "reward_model": {"style": "rule", "ground_truth": square_problem(0)["test_cases"]},
         "extra_info": {"index": 0, "prev_best_pass_rate": 0.0},
-    }
+    }  # fmt: skip
     for split in ("train", "validation"):
-        parquet.write_table(
-            pyarrow.Table.from_pylist([row] * 16), tmp_path / "runs/gpu_smoke/ft_data" / f"{split}.parquet"
-        )
+        file = tmp_path / "runs/gpu_smoke/ft_data" / f"{split}.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist([row] * 16), file)
     dry_run(planned(), lambda text: None)
     with pytest.raises(UserError, match="step ft_training: .*GPUs"):
         dry_run(planned("trainer.n_gpus_per_node=3"), lambda text: None)
@@ -221,9 +218,7 @@ def study(tmp_path):
 
 
 def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path, monkeypatch, capsys):
-    listed = tmp_path / "nvidia-smi"
-    listed.write_text("#!/bin/sh\necho 'NVIDIA X, 81559 MiB, 9.0, 580.1'\n")
-    listed.chmod(0o700)
+    executable(tmp_path / "nvidia-smi", "echo 'NVIDIA X, 81559 MiB, 9.0, 580.1'")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     samples = tmp_path / "memory.csv"
     samples.write_text("2026/01/01 00:00:00.000, 1024\n2026/01/01 00:00:02.000, 3072\n")
@@ -231,19 +226,11 @@ def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path
     assert gpu.main(gpu.Arguments(study, page, samples)) == 0
     text = page.read_text()
     for part in (
-        "NVIDIA X, 81559 MiB, 9.0, 580.1",
-        "| flash-attn | ",
-        "| vllm | ",
-        "some/model, seed 7",
-        "| base_evaluation | 10.0 | 100 (responses) | 10 |",
-        "## Training run ft_training",
-        "| generation, with the judge | 0.8 | 302 (responses) | 399 |",
-        "| largest difference | ",
-        "| difference of a response's mean log-prob, nats | ",
-        "| KL(vLLM, actor), nats a token | ",
-        "| actor, reserved by torch | 0.7 |",
-        "3.0 GiB",
-    ):
+        "NVIDIA X, 81559 MiB, 9.0, 580.1", "| flash-attn | ", "| vllm | ", "some/model, seed 7", "3.0 GiB",
+        "| base_evaluation | 10.0 | 100 (responses) | 10 |", "## Training run ft_training", "| largest difference | ",
+        "| generation, with the judge | 0.8 | 302 (responses) | 399 |", "| actor, reserved by torch | 0.7 |",
+        "| difference of a response's mean log-prob, nats | ", "| KL(vLLM, actor), nats a token | ",
+    ):  # fmt: skip
         assert part in text
     assert "Training run" in capsys.readouterr().out
 
@@ -277,14 +264,7 @@ def test_a_folder_or_samples_of_something_else_are_refused(study, tmp_path):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The scripts alone, with a Python and a set-up that note their arguments in `log`."""
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    (tmp_path / "scripts" / "setup.sh").write_text('echo setup "$@" >>log\n')
-    stub = tmp_path / ".venv" / "bin" / "python"
-    stub.parent.mkdir(parents=True)
-    stub.write_text('#!/bin/sh\necho "$@" >>log\n')
-    stub.chmod(0o700)
-    return tmp_path
+    return scripts_alone(tmp_path)
 
 
 def run(checkout, script, *arguments, path=""):
@@ -299,10 +279,7 @@ def run(checkout, script, *arguments, path=""):
 
 def listing(checkout, script):
     """A PATH whose nvidia-smi is a script."""
-    (checkout / "bin").mkdir()
-    stub = checkout / "bin" / "nvidia-smi"
-    stub.write_text(f"#!/bin/sh\n{script}\n")
-    stub.chmod(0o700)
+    executable(checkout / "bin" / "nvidia-smi", script)
     return f"{checkout}/bin:"
 
 
@@ -351,20 +328,3 @@ def test_without_a_gpu_or_with_a_wrong_flag_the_check_ends_with_one_sentence_and
     finished, log = run(checkout, "gpu_check.sh", *flags, path=listing(checkout, listed))
     assert (finished.returncode, finished.stderr.count("\n"), log) == (2, 1, [])
     assert finished.stderr.startswith("error: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "set_up"),
-    [
-        (["--profile", "gpu-smoke"], ["setup --profile gpu"]),
-        (["--profile=gpu-smoke", "--list"], ["setup --profile gpu"]),
-        (["--profile", "pocket"], ["setup --profile cpu"]),
-        (["--profile", "gpu-smoke", "--dry_run"], []),
-    ],
-)
-def test_the_quickstart_sets_up_what_the_profile_needs_and_a_dry_run_leaves_the_environment_alone(
-    checkout, arguments, set_up
-):
-    finished, log = run(checkout, "quickstart.sh", *arguments)
-    assert finished.returncode == 0
-    assert log == [*set_up, f"-m studies.quickstart {' '.join(arguments)}"]

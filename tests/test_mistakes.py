@@ -1,91 +1,94 @@
-"""Mistakes of users end a command with one sentence about the flag, file or setting at fault."""
+"""Mistakes of users end a command with one sentence that names the flag, file or setting, before anything starts."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from support import ROOT, needs_api, square_problem, write_lines
+from outside import run_commands
+from support import needs_api, square_problem, write_lines
 
+from cobalt.episode import load_prompts
 
-def script(name, *arguments):
-    return [sys.executable, str(ROOT / name), *arguments]
-
-
-def services(*arguments):
-    return [sys.executable, "-m", "cobalt.services", *arguments]
-
-
-def cobalt(*arguments):
-    return [sys.executable, "-m", "cobalt.commands", *arguments]
-
-
-SINGLE = script("run_single_turn_vllm.py", "-i", "problems.jsonl", "-o", "single.jsonl")
-MULTI = script("run_multi_turn_vllm.py", "-i", "first.jsonl", "-o", "multi.jsonl")
-TRAINING = [
-    *(sys.executable, "-m", "cobalt.training", "--data_dir", "data", "--model", "chat-model", "--output_dir", "run"),
-]
+SERVICES = "-m cobalt.services"
+SINGLE = "run_single_turn_vllm.py -i problems.jsonl -o single.jsonl"
+MULTI = "run_multi_turn_vllm.py -i first.jsonl -o multi.jsonl"
 
 MISTAKES = {
-    # What the sentence must name, the command, and its environment.
-    "cobalt serve": (cobalt("sample", "-i", "problems.jsonl", "-o", "single.jsonl"), {}),
-    "serve run": (SINGLE, {}),
-    "http://127.0.0.1:1/evaluator": (
-        [*SINGLE, "--replay_file", "first.jsonl", "-n", "2", "--ids", "1"],
-        {"COBALT_HTTP": "http://127.0.0.1:1"},
-    ),
-    "num_replicas=2": (services("--model", "chat-model", "--engine", "num_replicas=2", "--", "true"), {}),
-    "base-model": (services("--model", "base-model", "--", "true"), {}),
-    "chat-modle": (services("--model", "./chat-modle", "--", "true"), {}),
-    "HF_HUB_OFFLINE": (services("--model", "Qwen/Qwen3-8B", "--", "true"), {"HF_HUB_OFFLINE": "1"}),
-    "max_length": (services("--model", "chat-model", "--engine", "max_length=4096", "--", "true"), {}),
-    "http_port": (services("--http_port", "99999", "--", "true"), {}),
-    "temperature": ([*MULTI, "--temperature", "1.0"], {}),
-    "-n 4": ([*MULTI, "-n", "4"], {}),
-    "recorded.jsonl": ([*SINGLE, "--replay_file", "recorded.jsonl", "-n", "1"], {}),
-    "data.trian_batch_size": ([*TRAINING, "data.trian_batch_size=4"], {}),
+    "cobalt sample -i problems.jsonl -o single.jsonl": "cobalt serve",
+    SINGLE: "serve run",
+    f"{SINGLE} --replay_file recorded.jsonl -n 1": "recorded.jsonl",
+    f"{MULTI} --temperature 1.0": "temperature",
+    f"{MULTI} -n 4": "-n 4",
+    "-m cobalt.training --data_dir data --model chat -o run data.trian_batch_size=4": "data.trian_batch_size",
+    f"{SERVICES} --model ./chta -- true": "chta",
+    f"{SERVICES} --model /no/such/model -- true": "/no/such/model",
+    f"{SERVICES} --model base -- true": "chat template",
+    f"{SERVICES} --model Qwen/Qwen3-8B -- true": "HF_HUB_OFFLINE",
+    f"{SERVICES} --model owner/no-such-model -- true": "owner/no-such-model",
+    f"{SERVICES} --model chat --engine num_replicas=2 -- true": "num_replicas=2",
+    f"{SERVICES} --model chat --engine max_length=4096 -- true": "max_length",
+    f"{SERVICES} --judge no_key=1 -- true": "no_key",
+    f"{SERVICES} --judge comparison=none-such --judge cpu_seconds=1 -- true": "comparison",
+    f"{SERVICES} --judge no_value -- true": "no_value",
+    f"{SERVICES} --judge num_replicas=2 -- true": "num_replicas=2 --name evaluator",
+    f"{SERVICES} --http_port 99999 -- true": "99999",
+    f"{SERVICES} --http_port 0 -- true": "http_port is 0",
+    f"{SERVICES} -- no-such-command": "no-such-command",
 }
+"""What each sentence must name."""
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
     """The files that the commands name."""
-    for name, template in (("base-model", {}), ("chat-model", {"chat_template": "{{ messages }}"})):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "model.safetensors").touch()
-        (tmp_path / name / "tokenizer_config.json").write_text(json.dumps(template))
-    write_lines(tmp_path / "problems.jsonl", [square_problem(1), square_problem(2)])
-    write_lines(tmp_path / "recorded.jsonl", [{"id": "another", "responses": ["a"]}])
-    write_lines(tmp_path / "first.jsonl", [square_problem(1, responses=["a", "b"])])
+    folder = tmp_path_factory.mktemp("mistakes")
+    for name, template in (("base", {}), ("chat", {"chat_template": "{{ messages }}"})):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}")
+        (folder / name / "model.safetensors").touch()
+        (folder / name / "tokenizer_config.json").write_text(json.dumps(template))
+    write_lines(folder / "problems.jsonl", [square_problem(1), square_problem(2)])
+    write_lines(folder / "recorded.jsonl", [{"id": "another", "responses": ["a"]}])
+    write_lines(folder / "first.jsonl", [square_problem(1, responses=["a", "b"])])
     generation = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 8192, "chat_template_thinking": "default"}
-    from cobalt.episode import load_prompts
-
     arguments = {"stage": "single_turn", "generation": generation, "prompts": dict(load_prompts("paper").digests)}
-    (tmp_path / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))
-    return tmp_path
+    (folder / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))
+    return folder
 
 
-def last_line(command, folder, variables):
-    environment = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run")}  # no `cobalt serve` of the user's
-    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'verl'}"} | variables
-    finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert finished.returncode in (1, 2), finished.stderr
-    assert "Traceback" not in finished.stderr
-    return finished.stderr.strip().splitlines()[-1]
+def answers(folder, *commands, **variables):
+    """What each command wrote on standard error, in order."""
+    # No `cobalt serve` of the user's is used.
+    places = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CACHE_HOME": str(folder / "cache")}
+    ended = run_commands([(folder, command.split()) for command in commands], **places | variables)
+    for command, (code, _, said) in zip(commands, ended, strict=True):
+        assert code in (1, 2) and "Traceback" not in said, (command, said)
+    return [said for _, _, said in ended]
+
+
+@pytest.fixture(scope="module")
+def said(folder):
+    before = sorted(folder.iterdir())
+    said = dict(zip(MISTAKES, answers(folder, *MISTAKES), strict=True))
+    assert sorted(folder.iterdir()) == before, "nothing was started, which would have logs, and nothing written"
+    return said
 
 
 @pytest.mark.sandbox
 @pytest.mark.slow
-@pytest.mark.parametrize("named", MISTAKES)
-def test_a_mistake_is_answered_by_a_sentence_that_names_it(named, folder):
-    command, variables = MISTAKES[named]
-    line = last_line(command, folder, variables)
-    assert line.startswith("error: ") and named in line
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_answered_by_a_sentence_that_names_it(command, said):
+    [line] = said[command].splitlines()
+    assert line.startswith("error: ") and MISTAKES[command] in line
+
+
+@pytest.mark.slow
+def test_a_judge_that_does_not_answer_is_named_by_its_address(folder):
+    command = f"{SINGLE} --replay_file first.jsonl -n 2 --ids 1"
+    [said] = answers(folder, command, COBALT_HTTP="http://127.0.0.1:1")
+    assert "http://127.0.0.1:1/evaluator" in said.splitlines()[-1]
 
 
 @needs_api
 def test_a_missing_key_is_named_by_its_variable(folder):
-    command = script("run_single_turn_litellm.py", "-i", "problems.jsonl", "-o", "api.jsonl")
-    assert "OPENAI_API_KEY" in last_line(command, folder, {"OPENAI_API_KEY": ""})
+    [said] = answers(folder, "run_single_turn_litellm.py -i problems.jsonl -o api.jsonl", OPENAI_API_KEY="")
+    assert "OPENAI_API_KEY" in said.splitlines()[-1]

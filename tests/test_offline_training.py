@@ -4,19 +4,24 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from outside import run_commands
 from support import ROOT, locked_folder, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
+from cobalt.datasets.offline.judged import judged_groups
+from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.errors import UserError
+from cobalt.training.offline import Arguments, main
+from cobalt.training.offline_tokens import Place, load_groups, share
+from studies.divergence import divergence
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
@@ -66,14 +71,9 @@ def train(data, model, output, *settings, estimator="grpo"):
     command += ["bash", "scripts/train_offline_rl.sh", "--data_dir", data, "--model", model, "--output_dir", output]
     command += ["--estimator", estimator, "data.train_batch_size=8", "trainer.total_epochs=2", *settings]
     finished = subprocess.run(
-        list(map(str, command)),
-        cwd=ROOT,
-        env=os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(output)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+        list(map(str, command)), cwd=ROOT, env=os.environ | {"WANDB_MODE": "offline", "WANDB_DIR": str(output)},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     return metrics_of(data, output)
 
@@ -86,10 +86,28 @@ def metrics_of(data, output):
     return [line["metrics"] for line in lines]
 
 
-def weights_of(run):
+def weights_of(model):
     from safetensors.torch import load_file
 
-    return load_file(run / "model" / "model.safetensors")
+    return load_file(model / "model.safetensors")
+
+
+def mean_log_prob(model, rows):
+    """The mean over the tokens of all responses, by plain forward passes."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    policy, values = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), []
+    for row in rows:
+        tokens = torch.tensor([*row.prompt, *row.response])
+        with torch.no_grad():
+            log_probs = policy(tokens[None]).logits[0].log_softmax(-1)
+        before = len(row.prompt) - 1
+        values += [float(log_probs[before + offset, token]) for offset, token in enumerate(row.response)]
+    return sum(values) / len(values)
+
+
+SETTINGS = ["offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2"]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +115,7 @@ def whole_run(data, seed_model, tmp_path_factory):
     with locked_folder(tmp_path_factory, "offline") as folder:
         run = folder / "run"
         if not (run / "model").exists():
-            train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")
+            train(data, seed_model, run, *SETTINGS)
     return run, metrics_of(data, run)
 
 
@@ -113,61 +131,44 @@ def test_training_raises_accepted_programs_above_the_others(whole_run, data, see
     assert list((run / "tensorboard").iterdir())
     assert "[progress] " in (run / "train.log").read_text()
     before = (run / "metrics.jsonl").read_bytes()
-    train(data, seed_model, run, "offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2")  # it is complete
+    train(data, seed_model, run, *SETTINGS)  # it is complete
     assert (run / "metrics.jsonl").read_bytes() == before
-
-
-def plain_log_probs(policy, data):
-    """The log-prob of each response token of the validation by a plain forward pass of each row, by acceptance."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from cobalt.training.offline_tokens import load_groups
-
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(policy)
-    groups = load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536)
-    by_acceptance = {True: [], False: []}
-    for row in (row for group in groups for row in group.rows):
-        tokens = torch.tensor([*row.prompt, *row.response])
-        with torch.no_grad():
-            log_probs = model(tokens[None]).logits[0].log_softmax(-1)
-        before = len(row.prompt) - 1
-        chosen = [float(log_probs[before + index, token]) for index, token in enumerate(row.response)]
-        by_acceptance[row.accepted] += chosen
-    return by_acceptance
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run, data, seed_model):
-    _, metrics = whole_run
-    for accepted, values in plain_log_probs(seed_model, data).items():
-        name = "accepted" if accepted else "other"
-        assert metrics[0][f"validation/{name}_log_prob"] == pytest.approx(sum(values) / len(values), abs=1e-4)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(seed_model)
+    rows = [
+        row for one in load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536) for row in one.rows
+    ]
+    for accepted, name in ((True, "accepted"), (False, "other")):
+        expected = mean_log_prob(seed_model, [row for row in rows if row.accepted is accepted])
+        assert whole_run[1][0][f"validation/{name}_log_prob"] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model):
     run, metrics = whole_run
-    policies = (plain_log_probs(policy, data) for policy in (seed_model, run / "model"))
-    before, after = (np.array([*log_probs[True], *log_probs[False]]) for log_probs in policies)
-    kl = (np.exp(after - before) - (after - before) - 1).mean()
-    assert kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
+    found = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl", 1536, "default")
+    assert found.kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_that_goes_on_from_a_checkpoint_reaches_the_same_weights(whole_run, data, seed_model, tmp_path):
+def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_weights(whole_run, data, seed_model, tmp_path):
     import torch
 
-    settings = ["offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2"]
-    train(data, seed_model, tmp_path / "run", *settings, "trainer.total_training_steps=4")
-    train(data, seed_model, tmp_path / "run", *settings)
-    expected, found = weights_of(whole_run[0]), weights_of(tmp_path / "run")
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    run = shutil.copytree(whole_run[0], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "global_step_6")
+    shutil.rmtree(run / "model")
+    assert len(train(data, seed_model, run, *SETTINGS[:2], "trainer.save_freq=1")) == 7
+    expected, reached = weights_of(whole_run[0] / "model"), weights_of(run / "model")
+    assert expected.keys() == reached.keys()
+    assert all(torch.equal(expected[name], reached[name]) for name in expected)
 
 
 @pytest.mark.slow
@@ -194,12 +195,11 @@ def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_
 @pytest.mark.timeout(900)
 def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_model, tmp_path):
     import torch
-    from safetensors.torch import load_file
 
     adapters = ["model.lora_rank=4", "model.lora_alpha=8", "trainer.n_gpus_per_node=2"]
     metrics = train(data, seed_model, tmp_path / "run", *adapters, "trainer.total_training_steps=2", estimator="sft")
     assert metrics[1]["training/responses"] == 8
-    before, after = load_file(seed_model / "model.safetensors"), weights_of(tmp_path / "run")
+    before, after = weights_of(seed_model), weights_of(tmp_path / "run" / "model")
     assert before.keys() == after.keys()
     changed = {name.split(".")[-2] for name in before if not torch.equal(before[name], after[name])}
     assert changed <= {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -210,7 +210,6 @@ def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_mo
 @pytest.mark.timeout(900)
 def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed_model, tmp_path):
     import torch
-    from safetensors.torch import load_file
 
     pairs = [group(f"w{place}", [], ["0", "1"], contrast="any") for place in range(5)]
     write_lines(tmp_path / "train.jsonl", [*pairs, group("r", ["2", "3"], [], contrast="any")])
@@ -221,7 +220,7 @@ def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed
     assert sorted(m["training/responses"] for m in metrics) == [0, 0, 2]
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert sum("actor/loss" in m for m in metrics) == 1
-    before, after = load_file(seed_model / "model.safetensors"), weights_of(tmp_path / "run")
+    before, after = weights_of(seed_model), weights_of(tmp_path / "run" / "model")
     assert not all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -233,11 +232,9 @@ def test_merged_adapters_are_the_weights_with_their_product():
     weight, low, high = torch.ones(3, 2), torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0], [0.0], [2.0]])
     name = "base_model.model.model.layers.0.q_proj"
     weights = {
-        f"{name}.base_layer.weight": weight,
-        f"{name}.lora_A.default.weight": low,
-        f"{name}.lora_B.default.weight": high,
-        "base_model.model.model.norm.weight": torch.ones(2),
-    }
+        f"{name}.base_layer.weight": weight, f"{name}.lora_A.default.weight": low,
+        f"{name}.lora_B.default.weight": high, "base_model.model.model.norm.weight": torch.ones(2),
+    }  # fmt: skip
     with pytest.raises(ValueError, match="adapters"):
         merge_adapters(dict(weights), None)
     merge_adapters(weights, 0.5)
@@ -252,12 +249,21 @@ def tokenizer(policy):
     return AutoTokenizer.from_pretrained(policy)
 
 
-def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_path):
-    from cobalt.training.offline_tokens import load_groups
+@pytest.fixture
+def loaded(tokenizer, tmp_path):
+    """Groups as token ids, by an estimator."""
+
+    def load(records, estimator="rloo", **settings):
+        path = write_lines(tmp_path / "g.jsonl", records)
+        return load_groups(path, tokenizer, OfflineSettings(estimator, **settings), 1000)
+
+    return load
+
+
+def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, loaded):
     from cobalt_verl.offline_batch import batch, response_values
 
-    path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
-    (tokens,) = load_groups(path, tokenizer, OfflineSettings("rloo"), 1000)
+    (tokens,) = loaded([group("a", ["0"], ["1"])])
     row = tokens.rows[0]
     fields = batch(tokens.rows)
     ids, mask = fields["input_ids"].unbind()[0].tolist(), fields["loss_mask"].unbind()[0].tolist()
@@ -274,14 +280,12 @@ def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, tmp_pa
     assert values.count_nonzero() == len(row.response)
 
 
-def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, tmp_path):
-    from cobalt.training.offline_tokens import load_groups
-
+def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, loaded):
     record = group("a", ["0"], ["1"])
     contexts = [[{"role": "assistant", "content": text}, {"role": "user", "content": "Wrong."}] for text in ("2", "3")]
     for response, context in zip(record["responses"], contexts, strict=True):
         response["context"] = context
-    (tokens,) = load_groups(write_lines(tmp_path / "g.jsonl", [record]), tokenizer, OfflineSettings("rloo"), 1000)
+    (tokens,) = loaded([record])
     expected = [
         tokenizer.apply_chat_template([*record["messages"], *context], add_generation_prompt=True, tokenize=False)
         for context in contexts
@@ -290,34 +294,21 @@ def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, tmp_
     assert expected[0] != expected[1]
 
 
-def test_supervised_training_reads_the_accepted_responses_alone(tokenizer, tmp_path):
-    from cobalt.training.offline_tokens import load_groups
-
-    path = write_lines(tmp_path / "g.jsonl", [group("a", ["0", "00"], ["1", "2"])])
-    (tokens,) = load_groups(path, tokenizer, OfflineSettings("sft"), 1000)
+def test_supervised_training_reads_the_accepted_responses_alone_and_a_group_without_one_stays_a_group(loaded):
+    (tokens,) = loaded([group("a", ["0", "00"], ["1", "2"])], "sft")
     assert [(row.advantage, row.accepted) for row in tokens.rows] == [(1, True), (1, True)]
-
-
-def test_a_group_without_a_response_to_train_on_stays_a_group(tokenizer, tmp_path):
-    from cobalt.training.offline_tokens import load_groups
-
     records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0", "00"], [], contrast="any")]
-    path = write_lines(tmp_path / "g.jsonl", records)
-    assert [len(one.rows) for one in load_groups(path, tokenizer, OfflineSettings("sft"), 1000)] == [0, 2]
+    assert [len(one.rows) for one in loaded(records, "sft")] == [0, 2]
     for estimator in ("rloo", "grpo"):
-        groups = load_groups(path, tokenizer, OfflineSettings(estimator), 1000)
-        assert [row.advantage for one in groups for row in one.rows] == pytest.approx([0] * 4, abs=1e-9)
+        assert [row.advantage for one in loaded(records, estimator) for row in one.rows] == pytest.approx([0] * 4)
     with pytest.raises(UserError, match="accepted"):
-        load_groups(write_lines(path, records[:1]), tokenizer, OfflineSettings("sft"), 1000)
+        loaded(records[:1], "sft")
 
 
-def test_every_rank_hands_over_as_many_rows_and_those_that_it_repeats_do_not_count(tokenizer, tmp_path):
-    from cobalt.training.offline_tokens import Place, load_groups, share
+def test_every_rank_hands_over_as_many_rows_and_those_that_it_repeats_do_not_count(loaded):
     from cobalt_verl.offline_batch import batch
 
-    records = [group(str(place), ["0"] * (place % 2), ["1", "2"], contrast="any") for place in range(4)]
-    path = write_lines(tmp_path / "g.jsonl", records)
-    groups = load_groups(path, tokenizer, OfflineSettings("sft", kl=0.1), 1000)
+    groups = loaded([group(str(n), ["0"] * (n % 2), ["1", "2"], contrast="any") for n in range(4)], "sft", kl=0.1)
     spare = Place(1, 0, False)
     assert share(groups, [3, 2, 1], 0, 1) == [Place(3, 0), Place(1, 0)]
     assert [share(groups, [0, 2], rank, 2) for rank in (0, 1)] == [[], []]
@@ -330,15 +321,13 @@ def test_every_rank_hands_over_as_many_rows_and_those_that_it_repeats_do_not_cou
 
 @pytest.mark.parametrize("thinking", ["default", "on", "off"])
 def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp_path, thinking):
-    from cobalt.training.offline_tokens import load_groups
-
-    given = []
+    switches = []
 
     class Tokenizer:
         eos_token_id, chat_template, added_tokens_decoder = 9, "x", {}
 
         def apply_chat_template(self, messages, *, tokenize, add_generation_prompt=False, **more):
-            given.append(more)
+            switches.append(more)
             shown = "".join(message["content"] for message in messages)
             return f"{shown}<think>\n" if add_generation_prompt else shown
 
@@ -351,7 +340,7 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     path = write_lines(tmp_path / "g.jsonl", [record])
     (tokens,) = load_groups(path, Tokenizer(), OfflineSettings("rloo"), 100, thinking)
     expected = {"default": {}, "on": {"enable_thinking": True}, "off": {"enable_thinking": False}}[thinking]
-    assert given and all(more == expected for more in given)
+    assert switches and all(more == expected for more in switches)
     # Without the head that the prompt ends with.
     assert [row.response.tolist() for row in tokens.rows] == [[1, 9], [1, 9]]
 
@@ -389,14 +378,10 @@ def engine_of(groups, rank, ranks):
     return trainer, given
 
 
-def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(tokenizer, tmp_path):
+def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(loaded):
     import numpy as np
 
-    from cobalt.training.offline_tokens import load_groups
-
-    records = [group(str(place), ["0"] * (place == 3), ["1", "2"], contrast="any") for place in range(4)]
-    path = write_lines(tmp_path / "g.jsonl", records)
-    groups = load_groups(path, tokenizer, OfflineSettings("sft"), 1000)
+    groups = loaded([group(str(n), ["0"] * (n == 3), ["1", "2"], contrast="any") for n in range(4)], "sft")
     counted = []
     for rank in range(2):
         trainer, given = engine_of(groups, rank, 2)
@@ -408,44 +393,29 @@ def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(
 
 
 @pytest.mark.parametrize(("estimator", "share"), [("rloo", 0.5), ("grpo", 0.5), ("exponential", 0.5), ("sft", 1.0)])
-def test_groups_whose_rewards_are_all_equal_are_counted(tokenizer, tmp_path, estimator, share):
-    from cobalt.training.offline_tokens import load_groups
+def test_groups_whose_rewards_are_all_equal_are_counted(loaded, estimator, share):
     from cobalt_verl.trainers.offline import equal_groups
 
     records = [group("a", ["0"], ["1"]), group("b", ["0", "1", "2"], [], contrast="any")]
-    path = write_lines(tmp_path / "g.jsonl", records)
-    assert equal_groups(load_groups(path, tokenizer, OfflineSettings(estimator), 1000)) == share
+    assert equal_groups(loaded(records, estimator)) == share
 
 
-def test_a_step_without_a_response_changes_nothing_but_the_schedule(tokenizer, tmp_path):
+def test_a_step_without_a_response_changes_nothing_but_the_schedule(loaded):
     import numpy as np
 
-    from cobalt.training.offline_tokens import load_groups
-
-    records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0"], ["1"])]
-    groups = load_groups(write_lines(tmp_path / "g.jsonl", records), tokenizer, OfflineSettings("sft"), 1000)
+    groups = loaded([group("a", [], ["1", "2"], contrast="any"), group("b", ["0"], ["1"])], "sft")
     trainer, given = engine_of(groups, 0, 1)
     metrics = trainer._updated(np.array([0]), None)
     assert not given
     assert metrics == {"training/responses": 0, "training/tokens": 0, "training/response_tokens": 0, "actor/lr": 0.25}
 
 
-@pytest.mark.parametrize(
-    ("change", "names"),
-    [
-        ({"eos_token": None}, "eos_token"),
-        ({"chat_template": None}, "chat template"),
-    ],
-)
-def test_a_policy_that_cannot_end_a_response_is_refused(seed_model, tmp_path, change, names):
+@pytest.mark.parametrize(("missing", "names"), [("eos_token", "eos_token"), ("chat_template", "chat template")])
+def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missing, names):
     from transformers import AutoTokenizer
 
-    from cobalt.training.offline_tokens import load_groups
-
-    path = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])])
-    broken = AutoTokenizer.from_pretrained(seed_model)
-    for name, value in change.items():
-        setattr(broken, name, value)
+    path, broken = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])]), AutoTokenizer.from_pretrained(policy)
+    setattr(broken, missing, None)
     with pytest.raises(UserError, match=names):
         load_groups(path, broken, OfflineSettings("rloo"), 1000)
 
@@ -483,42 +453,27 @@ def test_a_policy_that_cannot_end_a_response_is_refused(seed_model, tmp_path, ch
     ],
 )
 def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_path, change, names):
-    from cobalt.training.offline import Arguments, main
-
-    given = {"data_dir": data, "model": str(seed_model), "output_dir": tmp_path / "run", "overrides": []} | change
+    right = {"data_dir": data, "model": str(seed_model), "output_dir": tmp_path / "run", "overrides": []}
     with pytest.raises(UserError, match=names):
-        main(Arguments(**given))
+        main(Arguments(**right | change))
     assert not (tmp_path / "run").exists()
 
 
 def test_the_program_cobalt_reaches_offline_training_and_a_dry_run_writes_nothing(data, seed_model, tmp_path):
-    for name in ("offline_rl", "offline-rl"):
-        words = ["train", name, "--data_dir", data, "--model", seed_model, "-o", tmp_path / "run", "--dry_run"]
-        command = [sys.executable, "-m", "cobalt.commands", *map(str, words), "--estimator", "grpo"]
-        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-        assert finished.returncode == 0, finished.stderr
-        assert "OK" in finished.stderr and str(data / "train.jsonl") in finished.stderr
+    flags = ["--data_dir", data, "--model", seed_model, "-o", tmp_path / "run", "--dry_run", "--estimator", "grpo"]
+    commands = [(ROOT, ["cobalt", "train", name, *map(str, flags)]) for name in ("offline_rl", "offline-rl")]
+    for code, _, said in run_commands(commands):
+        assert code == 0, said
+        assert "OK" in said and str(data / "train.jsonl") in said
     assert not (tmp_path / "run").exists()
 
 
 def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
-    from cobalt.datasets.offline.judged import judged_groups
-    from cobalt.datasets.offline.settings import JudgedSettings
-    from cobalt.training.offline import Arguments, main
-
-    judged = [{"code": f"print({place})", "result": place < 2} for place in range(4)]
-    problems = [{"id": place, "question": f"Print {place}.", "generated_solutions": judged} for place in range(8)]
+    judged = [{"code": f"print({n})", "result": n < 2} for n in range(4)]
+    problems = [{"id": n, "question": f"Print {n}.", "generated_solutions": judged} for n in range(8)]
     source, folder = write_lines(tmp_path / "apps.jsonl", problems), tmp_path / "data"
-    judged_groups(
-        JudgedSettings(
-            output_dir=folder,
-            input_files=(source,),
-            model_name=str(seed_model),
-            chat_template_thinking="off",
-            near_duplicates=2,
-            validation_share=0,
-        )
-    )
+    flags = {"chat_template_thinking": "off", "near_duplicates": 2, "validation_share": 0}
+    judged_groups(JudgedSettings(output_dir=folder, input_files=(source,), model_name=str(seed_model), **flags))
     with pytest.raises(UserError, match="chat_template_thinking=off"):
         main(Arguments(folder, str(seed_model), tmp_path / "run", [], dry_run=True))
     same = ["data.chat_template_thinking=off", "data.train_batch_size=4"]
@@ -527,10 +482,7 @@ def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
 
 @pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])
 def test_every_scale_composes(data, seed_model, tmp_path, scale, capsys):
-    from cobalt.training.offline import Arguments, main
-
-    given = Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, print_config=True)
-    assert main(given) == 0
+    assert main(Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, print_config=True)) == 0
     printed = capsys.readouterr().out
     assert "estimator: rloo" in printed
     if importlib.util.find_spec("flash_attn") is None:

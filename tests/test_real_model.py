@@ -174,26 +174,26 @@ def test_gpu_hours_follow_from_the_problems_that_are_there(paper):
     assert hours_of(paper_row.study(elsewhere), elsewhere)["ft_training"] == pytest.approx(4 * 5853 * example)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", ["FT", "Cobalt", "FT-Cobalt"])
-def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper, row, capsys, caplog):
+def test_a_rows_second_training_run_begins_with_the_policy_of_its_first(paper, row):
+    first, *second = [step.training.model for step in paper_row.study(replace(paper, row=row)).steps if step.training]
+    ft = str(paper.output_dir / "ft_training" / "model")
+    assert (first, second) == (paper.model, {"FT": [], "Cobalt": [paper.model], "FT-Cobalt": [ft]}[row])
+
+
+@pytest.mark.slow
+def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper, capsys, caplog):
     caplog.set_level(logging.INFO)
-    arguments = replace(paper, row=row)
+    arguments = replace(paper, row="FT-Cobalt")
     planned = paper_row.study(arguments)
     assert paper_row.main(arguments) == 0
     shown = capsys.readouterr().out
-    training = [step for step in planned.steps if step.training]
-    assert [step.training.model for step in training][1:] == {
-        "FT": [],
-        "Cobalt": [arguments.model],
-        "FT-Cobalt": [str(arguments.output_dir / "ft_training" / "model")],
-    }[row]
     for step in planned.steps:
         assert f"# {step.name}: " in shown
     for name, value in hours_of(planned, arguments).items():
         assert f"{value:,.1f}" in shown.partition(f"\n{name} ")[2].partition("\n")[0]
     estimates = [record.getMessage() for record in caplog.records if "GPU, update" in record.getMessage()]
-    assert len(estimates) == len(training) and all("checkpoints" in text for text in estimates)
+    assert len(estimates) == 2 and all("checkpoints" in text for text in estimates)
     assert not arguments.output_dir.exists()
 
 

@@ -106,9 +106,9 @@ def test_paired_intervals_are_those_of_a_bootstrap_that_keeps_pairs_together(tmp
 
 
 def test_relative_changes_from_zero_are_not_available(tmp_path):
-    early = make_run(tmp_path / "zero", ZERO)
-    late = make_run(tmp_path / "late", LATE)
-    runs = [read_run("zero", early), read_run("late", late)]
+    make_run(tmp_path / "zero", ZERO)
+    make_run(tmp_path / "late", LATE)
+    runs = [read_run(name, tmp_path / name) for name in ("zero", "late")]
     assert turns_table(runs).rows[-1] == ["relative", "n/a", "+100.0 %"]
     assert all(row[1].endswith(", n/a") for row in differences_table(runs).rows)
     rows = csv.DictReader(io.StringIO(to_csv(differences_table(runs))))
@@ -124,18 +124,16 @@ def test_tables_hold_the_figures_that_the_evaluation_wrote(tmp_path):
     assert turns_table(runs).rows[0] == ["0", "25.0 (0-50)", "50.0 (0-100)"]
 
 
-def test_runs_of_different_problems_are_refused_with_what_differs(tmp_path):
-    with pytest.raises(UserError, match="early .* late.* 1") as error:
-        check_comparable(two_runs(tmp_path, ids=[0, "one"]))
-    assert "'one'" in str(error.value)
+def other_tests(identifier, **fields):
+    return square_problem(identifier, **fields, hidden_test_cases={"inputs": ["9"], "outputs": ["81"]})
 
 
-def test_runs_with_other_hidden_tests_are_refused(tmp_path):
-    def other(identifier, **fields):
-        return square_problem(identifier, **fields, hidden_test_cases={"inputs": ["9"], "outputs": ["81"]})
-
-    with pytest.raises(UserError, match="hidden tests of 2 problems .*such as 0"):
-        check_comparable(two_runs(tmp_path, problems=other))
+@pytest.mark.parametrize(
+    ("options", "named"), [({"ids": [0, "one"]}, "1.*'one'"), ({"problems": other_tests}, "hidden tests of 2 .* 0")]
+)
+def test_runs_of_other_problems_or_hidden_tests_are_refused_with_what_differs(tmp_path, options, named):
+    with pytest.raises(UserError, match=f"early .* late.*{named}"):
+        check_comparable(two_runs(tmp_path, **options))
 
 
 @pytest.mark.parametrize(
@@ -175,12 +173,10 @@ def test_models_and_seeds_may_differ(tmp_path):
 
 def test_tokens_and_costs_are_summed_where_the_records_have_them(tmp_path):
     make_run(
-        tmp_path / "a",
-        EARLY,
-        completion_tokens=[[[10, 20], [1, 1]], [[30, 40], [1, 1]]],
+        tmp_path / "a", EARLY, completion_tokens=[[[10, 20], [1, 1]], [[30, 40], [1, 1]]],
         finish_reasons=[[["stop", "length"], ["stop", "stop"]]] * 2,
         costs=[[[0.5, None], [0.25, 0.25]], [[0.5, 0.5], [0.25, 0.25]]],
-    )
+    )  # fmt: skip
     run = read_run("a", tmp_path / "a")
     first, last = run.usage
     assert (first.responses, first.completion_tokens, first.cut_off, first.cost, first.priced) == (4, 100, 2, 1.5, 3)
@@ -298,19 +294,9 @@ def test_a_report_names_the_model_with_a_digest(tmp_path, engine, name):
 
 
 LATEX_FRAME = re.compile(
-    r"""% needs \\usepackage\{booktabs\}
-\\begin\{table\}
-\\centering
-\\caption\{(?P<caption>.*)\}
-\\label\{tab:\w+\}
-\\begin\{tabular\}\{(?P<columns>lr*)\}
-\\toprule
-(?P<header>.*)
-\\midrule
-(?P<rows>(?:.*\n)*)\\bottomrule
-\\end\{tabular\}
-\\end\{table\}
-"""
+    r"""% needs \\usepackage\{booktabs\}\n\\begin\{table\}\n\\centering\n\\caption\{(?P<caption>.*)\}
+\\label\{tab:\w+\}\n\\begin\{tabular\}\{(?P<columns>lr*)\}\n\\toprule\n(?P<header>.*)
+\\midrule\n(?P<rows>(?:.*\n)*)\\bottomrule\n\\end\{tabular\}\n\\end\{table\}\n"""
 )
 LATEX_TEXT = re.compile(
     r"""\\text(?P<name>backslash|asciitilde|asciicircum|less|greater|bar)\{\}|\\(?P<escaped>[&%$\#_{}])
@@ -322,12 +308,12 @@ LATEX_NAMES = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less":
 
 def typeset(latex):
     """What TeX prints of a cell; fails on everything that is not plain text."""
-    shown, place = "", 0
-    while place < len(latex):
-        token = LATEX_TEXT.match(latex, place)
-        assert token, f"no plain text at {latex[place:]!r}"
+    shown = ""
+    while latex:
+        token = LATEX_TEXT.match(latex)
+        assert token, f"no plain text at {latex!r}"
         shown += LATEX_NAMES[token["name"]] if token["name"] else token["escaped"] or token["kept"] or token["plain"]
-        place = token.end()
+        latex = latex[token.end() :]
     return shown
 
 
@@ -396,13 +382,11 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("run", "{x"),
-        ("run", "[]"),
-        ("run", '{"arguments": 3}'),
-        ("metrics", "{x"),
-        ("metrics", "[]"),
-        ("metrics", '{"protocols": {"pass@x": 1}}'),
-        ("metrics", '{"single_turn": {"groups": [{}]}}'),
+        *(("run", text) for text in ("{x", "[]", '{"arguments": 3}')),
+        *(
+            ("metrics", text)
+            for text in ("{x", "[]", '{"protocols": {"pass@x": 1}}', '{"single_turn": {"groups": [{}]}}')
+        ),
     ],
 )
 def test_a_companion_that_cannot_be_read_is_named(tmp_path, name, content):
@@ -433,9 +417,8 @@ def test_mistakes_get_one_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun/multi_turn.jsonl").write_text("")
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    write_lines(plain / "evaluation.jsonl", [square_problem(1)])
+    (tmp_path / "plain").mkdir()
+    write_lines(tmp_path / "plain" / "evaluation.jsonl", [square_problem(1)])
     unknown = write_lines(tmp_path / "unknown.jsonl", [{"id": 99, "sample": 0, "turn": 1}])
     too_late = write_lines(tmp_path / "too_late.jsonl", [{"id": 0, "sample": 0, "turn": 3}])
     cases = [
@@ -443,7 +426,7 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([tmp_path / "none"], {}, "there is no run"),
         ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
         ([tmp_path / "begun"], {}, "'python eval_multi_turn.py -i"),
-        ([plain], {}, "record 1: "),
+        ([tmp_path / "plain"], {}, "record 1: "),
         ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
         ([early], {"hacking": {"early": unknown}}, "problem 99, turn 1"),

@@ -49,14 +49,12 @@ def test_a_difference_that_varies_over_problems_has_an_interval_around_its_mean(
     assert estimate.mean == pytest.approx(0.5) and 0 < estimate.lower < 0.5 < estimate.upper <= 1 and estimate.clear
 
 
-def gained(tmp_path, gains, problems=40):
-    """Runs of two methods by seed, the second right on as many more of the problems as `gains` says."""
+def gained(tmp_path, gains):
+    """Runs of two methods by seed, the second right on as many more of 40 problems as `gains` says."""
 
     def runs(name, counts):
-        rates = [[[[float(n < right)]] for n in range(problems)] for right in counts]
-        return {
-            seed: read_run(name, make_run(tmp_path / f"{name}{seed}", of_seed)) for seed, of_seed in enumerate(rates)
-        }
+        rates = enumerate([[[float(n < right)]] for n in range(40)] for right in counts)
+        return {seed: read_run(name, make_run(tmp_path / f"{name}{seed}", own)) for seed, own in rates}
 
     return runs("a", [10] * len(gains)), runs("b", [10 + gain for gain in gains])
 
@@ -128,30 +126,28 @@ def test_rates_of_nothing_are_unknown():
 # --- one-step recoverability
 
 
-def test_a_mistake_that_the_next_turn_repairs_costs_its_own_turn_alone(tmp_path):
-    group = [[True, True, True], [False, True, True]]
-    found = recoverability([evaluated(tmp_path / "run", [group, group])])
-    assert [(row.turn, row.advantage.mean) for row in found] == [(0, -1.0)]
-    assert found[0].problems == 2 and found[0].next_after_wrong == 1.0
+YES, NO = True, False
 
 
-def test_a_mistake_that_is_never_repaired_costs_every_later_turn(tmp_path):
-    group = [[True, True, True], [False, False, False]]
-    found = recoverability([evaluated(tmp_path / "run", [group])])
-    assert [(row.turn, row.advantage.mean) for row in found] == [(0, -3.0)]
-
-
-def test_programs_are_compared_after_the_same_beginning(tmp_path):
-    """At turn 1 a right program after a right one says nothing about a wrong one after a wrong one."""
-    group = [[True, True, True], [False, False, False], [False, True, True], [True, False, True]]
-    found = recoverability([evaluated(tmp_path / "run", [group])])
-    # After a right program a mistake costs its own turn, after a wrong one the next, too: the problem has their mean.
-    assert [(row.turn, row.problems, row.advantage.mean) for row in found] == [(0, 1, -1.5), (1, 1, -1.5)]
-
-
-def test_hard_problems_do_not_pass_for_costly_mistakes(tmp_path):
-    """Wrong everywhere on one problem, right everywhere on another: nothing is known of what a mistake costs."""
-    assert recoverability([evaluated(tmp_path / "run", [[[False] * 3] * 2, [[True] * 3] * 2])]) == []
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        # Repaired by the next turn: it costs its own turn alone.
+        ([[[YES, YES, YES], [NO, YES, YES]]] * 2, [(0, 2, -1.0)]),
+        # Never repaired: it costs every later turn.
+        ([[[YES, YES, YES], [NO, NO, NO]]], [(0, 1, -3.0)]),
+        # Programs are compared after the same beginning: at turn 1 a right one after a right one says nothing about a
+        # wrong one after a wrong one. After a right program a mistake costs its own turn, after a wrong one the next,
+        # too: the problem has their mean.
+        ([[[YES, YES, YES], [NO, NO, NO], [NO, YES, YES], [YES, NO, YES]]], [(0, 1, -1.5), (1, 1, -1.5)]),
+        # Hard problems do not pass for costly mistakes: wrong everywhere on one, right everywhere on another.
+        ([[[NO] * 3] * 2, [[YES] * 3] * 2], []),
+    ],
+)
+def test_a_mistake_costs_the_turns_until_it_is_repaired_within_one_problem(tmp_path, groups, expected):
+    rows = recoverability([evaluated(tmp_path / "run", groups)])
+    assert [(row.turn, row.problems, row.advantage.mean) for row in rows] == expected
+    assert len(groups) == 1 or all(row.next_after_wrong == 1.0 for row in rows)
 
 
 # --- costs

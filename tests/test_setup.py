@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, executable
 
 NAME = f"flash_attn-2.8.3+cu130torch2.11-cp311-cp311-linux_{platform.machine()}.whl"
 ADDRESS = f"https://127.0.0.1/{NAME.replace('+', '%2B')}"
@@ -28,12 +28,6 @@ def make_wheel(folder):
 
 def digest_of(path):
     return f"#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}"
-
-
-def executable(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o700)
 
 
 @pytest.fixture
@@ -56,14 +50,10 @@ def set_up(root, *arguments, cwd=None, driver=None, path=None, **environment):
         )
     without_cc = {name: value for name, value in os.environ.items() if name != "CC"}
     return subprocess.run(
-        ["bash", str(root / "scripts" / "setup.sh"), *map(str, arguments)],
-        cwd=cwd or root,
-        env=without_cc | {"PATH": path or f"{programs}:{os.environ['PATH']}"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        ["bash", str(root / "scripts" / "setup.sh"), *map(str, arguments)], cwd=cwd or root,
+        env=without_cc | {"PATH": path or f"{programs}:{os.environ['PATH']}"} | environment, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def has(root, text):

@@ -15,7 +15,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from support import ROOT, write_lines
+from support import ROOT, executable, scripts_alone, write_lines
 
 from cobalt.serving.services import Arguments as ServicesArguments
 from cobalt.serving.services import ServiceFlags
@@ -35,14 +35,8 @@ from studies.run import run_study
 def step(name, *, needs=(), script="", **fields):
     """A step that notes its name in `ran` and makes a file of its name, from the content of those it needs."""
     lines = [f"echo {name} >>ran", script, f"cat {' '.join(needs)} /dev/null >{name}.part; mv {name}.part {name}"]
-    return Step(
-        name,
-        f"Make {name}.",
-        ("bash", "-ec", "\n".join(lines)),
-        files=(Path(name),),
-        needs=tuple(map(Path, needs)),
-        **fields,
-    )
+    command = ("bash", "-ec", "\n".join(lines))
+    return Step(name, f"Make {name}.", command, files=(Path(name),), needs=tuple(map(Path, needs)), **fields)
 
 
 def study(root, *steps, **arguments):
@@ -88,15 +82,10 @@ def chain(tmp_path):
     return planned
 
 
-def test_a_step_whose_file_was_removed_runs_again_and_those_after_it_only_if_it_changed(chain):
-    (chain.root / "b").unlink()
-    assert run(chain) == (0, ["b"])
-
-
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_step_whose_file_was_changed_runs_again(chain, place):
-    name = "abc"[place]
-    (chain.root / name).write_text("changed")
+@pytest.mark.parametrize("name", "abc")
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("changed")], ids=["removed", "changed"])
+def test_a_step_whose_file_is_not_what_it_made_runs_again_and_those_after_it_only_if_it_changed(chain, name, spoil):
+    spoil(chain.root / name)
     assert done(chain) != ["a", "b", "c"]
     assert run(chain) == (0, [name])
 
@@ -307,11 +296,10 @@ def test_a_plan_that_contradicts_itself_is_refused(tmp_path, steps):
 
 
 def test_what_another_study_makes_must_be_there_before_anything_runs(tmp_path):
-    steps = (step("a"), step("b", needs=["a", "other"]))
-    planned = Study(
-        "small", Path("study"), {}, steps, "", "", root=tmp_path, inputs=(Path("other"),), made_by="bash it.sh"
-    )
-    with pytest.raises(UserError, match=r"other is not there: run bash it\.sh first"):
+    small = study(tmp_path, step("a"), step("b", needs=["a"]))
+    steps = (small.steps[0], replace(small.steps[1], needs=(Path("a"), Path("other"))))
+    planned = replace(small, steps=steps, inputs=(Path("other"),), made_by="bash it.sh")
+    with pytest.raises(UserError, match=r"other.*bash it\.sh"):
         run_study(planned, lambda text: None)
     assert not list(tmp_path.iterdir())
     (tmp_path / "other").write_text("")
@@ -355,11 +343,11 @@ def expand(tmp_path_factory):
     root = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "scripts", root / "scripts")  # without .venv, whose Python some scripts prefer
     stub, log = root / "bin" / "python", root / "log"
-    stub.parent.mkdir()
-    stub.write_text(f"#!/bin/sh\nprintf '%s\\t' \"$@\" >>{log}; echo >>{log}\n")
-    stub.chmod(0o700)
+    executable(stub, f"printf '%s\\t' \"$@\" >>{log}; echo >>{log}")
 
     def lines(command):
+        if command[0] == "python":
+            return [list(command[1:])]
         log.write_text("")
         path = f"{stub.parent}:{os.environ['PATH']}"
         subprocess.run(command, cwd=root, env=os.environ | {"PATH": path}, check=True, capture_output=True)
@@ -410,8 +398,8 @@ def test_commands_of_a_plan_have_their_scripts_flags_and_steps_name_what_these_r
         assert all(any(file.is_relative_to(place) for place in written) for file in item.files)
         if item.training is not None:
             # What a dry run checks is what the command trains.
-            given = {field.name: getattr(arguments, field.name) for field in fields(TrainingSettings)}
-            assert TrainingSettings(**given | {"overrides": tuple(given["overrides"])}) == item.training
+            read = {field.name: getattr(arguments, field.name) for field in fields(TrainingSettings)}
+            assert TrainingSettings(**read | {"overrides": tuple(read["overrides"])}) == item.training
         if item.services is not None:
             services = cli.parse_arguments(ServicesArguments, [*item.services.flags, "--", *item.command])
             assert (services.command, services.model) == (list(item.command), str(item.services.model))
@@ -443,20 +431,24 @@ def test_the_hacking_study_begins_with_a_quickstart_on_special_cases_and_goes_on
         ("quickstart", ["--fast", "o", "3"], quickstart, {"fast": True, "output_dir": Path("o"), "seed": 3}),
         ("quickstart", ["--special_cases", "1", "o"], quickstart, {"special_cases": 1.0, "output_dir": Path("o")}),
         ("quickstart", ["--list"], quickstart, {"list_steps": True}),
+        ("quickstart", ["--profile", "gpu-smoke"], quickstart, {"profile": "gpu-smoke"}),
+        ("quickstart", ["--profile=gpu-smoke", "--list"], quickstart, {"profile": "gpu-smoke", "list_steps": True}),
+        ("quickstart", ["--profile", "pocket"], quickstart, {"profile": "pocket"}),
+        ("quickstart", ["--profile", "gpu-smoke", "--dry_run"], quickstart, {"profile": "gpu-smoke", "dry_run": True}),
         ("hacking_study", ["--fast", "o"], hacking_study, {"fast": True, "output_dir": Path("o")}),
     ],
 )
-def test_a_studys_script_sets_up_and_passes_its_flags_on(tmp_path, script, arguments, module, expected):
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    (tmp_path / "scripts" / "setup.sh").write_text('echo setup "$@" >>log\n')
-    stub = tmp_path / ".venv" / "bin" / "python"
-    stub.parent.mkdir(parents=True)
-    stub.write_text("#!/bin/sh\nprintf '%s\\t' \"$@\" >>log\n")
-    stub.chmod(0o700)
+def test_a_studys_script_sets_up_what_its_profile_needs_and_passes_its_flags_on(
+    tmp_path, script, arguments, module, expected
+):
+    scripts_alone(tmp_path)
+    executable(tmp_path / ".venv" / "bin" / "python", "printf '%s\\t' \"$@\" >>log")
     command = ["bash", str(tmp_path / "scripts" / f"{script}.sh"), *arguments]
     subprocess.run(command, cwd="/", check=True)
-    setup, line = (tmp_path / "log").read_text().splitlines()
-    assert setup.split() == ["setup", "--profile", "cpu"]
+    *set_up, line = (tmp_path / "log").read_text().splitlines()
+    profile = "gpu" if expected.get("profile") == "gpu-smoke" else "cpu"
+    wanted = ["setup", "--profile", profile]
+    assert [words.split() for words in set_up] == ([] if "--dry_run" in arguments else [wanted])
     flag, name, *rest = line.rstrip("\t").split("\t")
     assert (flag, name) == ("-m", module.__name__)
     assert cli.parse_arguments(module.Arguments, rest) == module.Arguments(**expected)

@@ -48,14 +48,8 @@ def evaluated(identifier, turns, rates, **fields):
             "raw_responses": [list(turn) for turn in zip(*turns, strict=True)],
             "conversations": [
                 [{"role": "user", "content": "go"}]
-                + [
-                    message
-                    for turn, text in enumerate(sample)
-                    for message in (
-                        {"role": "assistant", "content": text},
-                        {"role": "user", "content": f"retry {turn}"},
-                    )
-                ]
+                + [{"role": role, "content": text} for turn, response in enumerate(sample)
+                   for role, text in (("assistant", response), ("user", f"retry {turn}"))]
                 for sample in turns
             ],
             "public_exec_results": [[failed for _ in turns] for _ in turns[0]],
@@ -64,7 +58,7 @@ def evaluated(identifier, turns, rates, **fields):
             "hidden_verdicts": [[kinds[rate] for rate in row] for row in rates],
         }
         | fields
-    )
+    )  # fmt: skip
 
 
 def decoded(path, identifier):
@@ -282,17 +276,12 @@ def test_the_command_writes_the_page(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ([evaluated("b", [[RIGHT]], [[1.0]])], "1 of the 2 problems of one are not in two, such as 'a'"),
-        ([evaluated(name, [[RIGHT]], [[1.0]]) for name in "abc"], "1 of the 3 problems of two are not in one"),
-        ([evaluated(name, [[RIGHT]], [[1.0]], question="?") for name in "ab"], "differ, such as 'a'"),
-    ],
+    ("names", "fields", "named"), [("b", {}, "'a'"), ("abc", {}, "'c'"), ("ab", {"question": "?"}, "'a'")]
 )
-def test_two_runs_on_other_problems_are_refused_in_one_sentence(tmp_path, records, message):
+def test_two_runs_on_other_problems_are_refused_in_one_sentence(tmp_path, names, fields, named):
     one = write_lines(tmp_path / "one.jsonl", [evaluated(name, [[RIGHT]], [[1.0]]) for name in "ab"])
-    two = write_lines(tmp_path / "two.jsonl", records)
-    with pytest.raises(UserError, match=f"one and two cannot be shown side by side: .*{message}"):
+    two = write_lines(tmp_path / "two.jsonl", [evaluated(name, [[RIGHT]], [[1.0]], **fields) for name in names])
+    with pytest.raises(UserError, match=f"one and two cannot be shown side by side: .*{named}"):
         write_viewer({"one": one, "two": two}, tmp_path / "view.html")
     assert not (tmp_path / "view.html").exists()
 
@@ -355,11 +344,20 @@ def four_problems():
 
 
 def listed(browser):
-    return browser.evaluate("[...document.querySelectorAll('#problems .id')].map((node) => node.textContent)")
+    return each(browser, "#problems .id")
 
 
 def text_of(browser, selector):
     return browser.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
+
+
+def each(browser, selector, what="textContent"):
+    """The text, or another property, of each node of the page that a selector finds."""
+    return browser.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.{what})")
+
+
+def click(browser, selector, index=0):
+    browser.evaluate(f"document.querySelectorAll({json.dumps(selector)})[{index}].click()")
 
 
 def problems_in_console(browser):
@@ -408,8 +406,7 @@ def test_filters_and_search_list_the_problems_with_such_a_trajectory(page, contr
     records[0] |= {"hidden_verdicts": kinds, "difficulty": "HARD"}
     records[1] |= {"difficulty": "MEDIUM"}
     browser = page(records, [{"id": "hard", "sample": 1, "turn": 1, "category": "Hard Coding"}])
-    names = "[...byId('difficulty').options].map((option) => option.value)"
-    assert browser.evaluate(names) == ["any", "EASY", "MEDIUM", "HARD"]
+    assert each(browser, "#difficulty option", "value") == ["any", "EASY", "MEDIUM", "HARD"]
     for control, value, expected in controls:
         set_control(browser, control, value)
         assert listed(browser) == expected, (control, value)
@@ -428,29 +425,24 @@ def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hackin
     results = [[{"passing": [False, True, True], "feedback": ["Expected Output: 4", "", ""]}]]
     records.append(evaluated(0, [[RIGHT]], [[1.0]], **tests, public_exec_results=results))
     browser = page(records, events, "#problem=hard&sample=0&turn=0")
-    folded = "[...document.querySelectorAll('#tables details pre')].map((node) => node.textContent)"
-    assert browser.evaluate(folded) == ["You repair programs.", "go"]
+    assert each(browser, "#tables details pre") == ["You repair programs.", "go"]
     first, second = (text_of(browser, f"#turn-0-{turn}") for turn in (0, 1))
     assert "number = int(input())\nprint(number * 2)" in first
     assert "50 % of hidden tests passed · 7 tokens" in first
     assert "retry 0" in first and "retry 1" in second
     assert "hacking event: logic overfitting" in second
-    signs = "[...document.querySelectorAll('#turn-0-1 .tests button')].map((node) => node.textContent)"
-    assert browser.evaluate(signs) == ["0 \u2713", "1 \u00d7", "0 \u00d7", "1 L"]
-    changed = "[...document.querySelectorAll('#turn-0-1 .diff > *')].map((node) => [node.tagName, node.textContent])"
-    assert browser.evaluate(changed) == [
-        ["SPAN", "  number = int(input())"],
-        ["DEL", "- print(number * 2)"],
-        ["INS", "+ print(number * 3)"],
-    ]
-    browser.evaluate("document.querySelectorAll('#turn-0-1 .tests button')[1].click()")
+    assert "regressed" not in second, "the program before it was wrong, too"
+    assert each(browser, "#turn-0-1 .tests button") == ["0 \u2713", "1 \u00d7", "0 \u00d7", "1 L"]
+    assert each(browser, "#turn-0-1 .diff > *", "tagName") == ["SPAN", "DEL", "INS"]
+    changed = ["  number = int(input())", "- print(number * 2)", "+ print(number * 3)"]
+    assert each(browser, "#turn-0-1 .diff > *") == changed
+    click(browser, "#turn-0-1 .tests button", 1)
     shown = text_of(browser, "#turn-0-1 .test")
     assert "public test 1: wrong answer" in shown and "3" in shown and "Expected Output: 9" in shown
     browser.evaluate("setView('responses')")
     assert "print(number * 3)\n```" in text_of(browser, "#turn-0-1")
     assert browser.evaluate("document.querySelector('#turn-0-0 details').open") is False
-    thinking = browser.evaluate("document.querySelector('#turn-0-0 details pre').textContent")
-    assert thinking == "<think>double it</think>\n"
+    assert each(browser, "#turn-0-0 details pre")[0] == "<think>double it</think>\n"
     open_problem(browser, 2, sample=1)
     browser.evaluate("setView('changes')")
     assert "no program in this response" in text_of(browser, "#turn-0-1")
@@ -461,7 +453,7 @@ def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hackin
     open_problem(browser, 4)
     marks = []
     for test in (0, 2):
-        browser.evaluate(f"document.querySelectorAll('#turn-0-0 .tests button')[{test}].click()")
+        click(browser, "#turn-0-0 .tests button", test)
         marks.append("made wrong on purpose" in text_of(browser, "#turn-0-0 .test"))
     assert marks == [True, False]
     assert problems_in_console(browser) == []
@@ -480,30 +472,31 @@ def test_model_text_is_shown_and_never_run(page):
     browser = page([record], other=[record], fragment=fragment, names=(HOSTILE, "<b>two"))
     browser.wait("filters.inside !== ''")
     for place in ("h1", "#run option:nth-child(2)", "#figures .key", "#title-0-0", "#tables h3"):
-        assert "onerror='window.stolen = 1'" in browser.evaluate(f"document.querySelector('{place}').textContent")
-    assert browser.evaluate("document.querySelectorAll('h1 *, .key b').length") == 0
+        assert "onerror='window.stolen = 1'" in each(browser, place)[0]
+    assert each(browser, "h1 *, .key b") == []
     visible = HOSTILE.encode("utf-16", "surrogatepass").decode("utf-16")
     opened = ("#problem-title", "#problem > details pre", "#tables pre", "#turn-0-0 pre", "#turn-0-0 details pre")
     for place in (*opened, "#turn-1-2 ins", "#difficulty option:last-child", "#problems .id", "#problems .opening"):
-        shown = browser.evaluate(f"document.querySelector({json.dumps(place)}).textContent")
-        assert visible in shown, place
-    browser.evaluate("setView('responses'); document.querySelectorAll('#turn-0-0 .tests button')[1].click()")
+        assert visible in each(browser, place)[0], place
+    browser.evaluate("setView('responses')")
+    click(browser, "#turn-0-0 .tests button", 1)
     for place in ("#turn-0-0 .test pre:last-of-type", "#turn-0-0 > details pre", "#turn-0-0 > .block pre"):
-        assert browser.evaluate(f"document.querySelector({json.dumps(place)}) !== null"), place
+        assert each(browser, place), place
     assert browser.evaluate("window.stolen") is None
     injected = "#problem svg, nav svg, body img, main script, nav script, #figures script, [onerror], [onload]"
-    assert browser.evaluate(f"document.querySelectorAll({json.dumps(injected)}).length") == 0
+    assert each(browser, injected) == []
     assert problems_in_console(browser) == []
 
 
 def test_hostile_programs_are_text_whatever_the_highlighter_sees(page):
-    pieces = [
-        "<img src=x onerror=window.stolen=1>",
-        "</span>",
-        "</pre><script>window.stolen=1</script>",
+    pieces = ["<img src=x onerror=window.stolen=1>", "</span>", "</pre><script>window.stolen=1</script>"]
+    pieces += [
         "<svg/onload=1>",
+        "&lt;script&gt;",
+        "&#60;img&#62;",
+        "javascript:window.stolen=1",
+        *"\u2028\u202e\x00\r\t\U0001f600",
     ]
-    pieces += ["&lt;script&gt;", "&#60;img&#62;", "javascript:window.stolen=1", *"\u2028\u202e\x00\r\t\U0001f600"]
     frames = ["{}", "# {}", "'{}'", '"""{}\n{}"""', "f'{{ {} }}'", "def {}(): pass", "class {}({}): {}", "@{}"]
     frames += [">>> {}", "0x{}", "import {}"]
     generator = random.Random(0)
@@ -666,9 +659,8 @@ def test_a_search_inside_programs_lists_and_marks_where_the_text_is(page):
     assert listed(browser) == ["lost", "hard"]
     browser.evaluate("openProblem(2)")
     assert browser.evaluate(PLACE) == ["hard", 0, 0, 1]
-    marks = "[...document.querySelectorAll('#turn-0-1 mark')].map((node) => node.textContent)"
-    assert browser.evaluate(marks) == ["number * 3)"]
-    assert browser.evaluate("document.querySelector('[data-place=\"0,0,1\"]').textContent").endswith("*")
+    assert each(browser, "#turn-0-1 mark") == ["number * 3)"]
+    assert each(browser, '[data-place="0,0,1"]')[0].endswith("*")
     set_control(browser, "to", "0")
     assert listed(browser) == []
     set_control(browser, "to", "1")
@@ -700,13 +692,12 @@ def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
     # 16 programs: 7 pass everything that is hidden, but the second public test fails for all of them.
     assert "wrong answer: 100.0 %" in browser.evaluate(label.format("verdicts"))
     assert "median 7, most 7" in browser.evaluate(label.format("tokens"))
-    kinds = "[...byId('figures').childNodes].map((node) => node.nodeName)"
-    assert browser.evaluate(kinds) == ["FIGURE"] * 3
+    assert each(browser, "#figures > *", "nodeName") == ["FIGURE"] * 3
     set_control(browser, "outcome", "solved")
     assert "100.0 %" in browser.evaluate(label.format("curve"))
     assert text_of(browser, "#figures-title").startswith("Figures of the 4 trajectories")
     set_control(browser, "search", "nothing has this")
-    assert browser.evaluate("document.querySelectorAll('#figures svg').length") == 0
+    assert each(browser, "#figures svg") == []
     assert problems_in_console(browser) == []
 
 
@@ -718,28 +709,26 @@ def test_two_runs_are_side_by_side(page):
     browser = page(four_problems(), other=other, fragment="#problem=hard&run=other&sample=0&turn=2&beside=1")
     assert browser.evaluate(PLACE) == ["hard", 1, 0, 2]
     assert browser.evaluate("chosen.samples") == [1, 0]
-    rows = "[...document.querySelectorAll('#trajectory .turn')].map((node) => node.id)"
-    assert browser.evaluate(rows) == ["turn-0-0", "turn-1-0", "turn-0-1", "turn-1-1", "turn-1-2"]
+    assert each(browser, "#trajectory .turn", "id") == ["turn-0-0", "turn-1-0", "turn-0-1", "turn-1-1", "turn-1-2"]
     assert "print(int(input()) ** 2)" in text_of(browser, "#turn-1-1")
     assert "no program in this response" in text_of(browser, "#turn-0-1")
-    corner = "[...document.querySelectorAll('#trajectory .turn')].map((node) => node.getBoundingClientRect())"
     for width, beside in ((1280, True), (420, False)):
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        one, two = browser.evaluate(f"{corner}.slice(0, 2).map(({{ left, top }}) => [left, top])")
-        assert (one[0] < two[0], one[1] < two[1]) == (beside, not beside)
+        left, top = (each(browser, "#trajectory .turn", f"getBoundingClientRect().{side}") for side in ("left", "top"))
+        assert (left[0] < left[1], top[0] < top[1]) == (beside, not beside)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
     browser.call("Emulation.clearDeviceMetricsOverride")
     browser.press("r")
     assert browser.evaluate(PLACE) == ["hard", 0, 1, 1]  # this run has two turns only
     browser.evaluate("setOnly(1)")
-    assert browser.evaluate(rows) == ["turn-1-0", "turn-1-1", "turn-1-2"]
+    assert each(browser, "#trajectory .turn", "id") == ["turn-1-0", "turn-1-1", "turn-1-2"]
     set_control(browser, "run", "0")
     set_control(browser, "outcome", "solved")
     assert listed(browser) == ["repaired", "lost", "easy"]
     set_control(browser, "run", "-1")
     set_control(browser, "sort", "ahead")
     assert listed(browser) == ["easy", "repaired", "lost", "hard"]
-    assert browser.evaluate("document.querySelectorAll('#figure-curve path.curve').length") == 2
+    assert len(each(browser, "#figure-curve path.curve")) == 2
     assert problems_in_console(browser) == []
 
 
@@ -748,35 +737,30 @@ def test_programs_have_line_numbers_colours_and_changed_words(page):
     changed = text.replace("12", "15")
     records = [evaluated(0, [[f"```python\n{text}```", f"```python\n{changed}```"]], [[0.0, 0.5]])]
     browser = page(records)
-    shown = browser.evaluate("[...document.querySelectorAll('#turn-0-0 .line')].map((node) => node.textContent)")
-    assert shown == text.rstrip("\n").split("\n")
-    numbers = "[...document.querySelectorAll('#turn-0-0 .line')].map((node) => node.dataset.number)"
-    assert browser.evaluate(numbers) == ["1", "2", "3", "4", "5"]
-    spans = "[...document.querySelectorAll('#turn-0-0 .line span')].map((node) => [node.textContent, node.className])"
-    coloured = dict(browser.evaluate(spans))
+    assert each(browser, "#turn-0-0 .line") == text.rstrip("\n").split("\n")
+    assert each(browser, "#turn-0-0 .line", "dataset.number") == ["1", "2", "3", "4", "5"]
+    spans = "#turn-0-0 .line span"
+    coloured = dict(zip(each(browser, spans), each(browser, spans, "className"), strict=True))
     assert coloured["def"] == coloured["return"] == "code-keyword"
     assert coloured["12"] == "code-number"
     assert coloured['"""a'] == coloured['    b"""'] == "code-string"  # a string of two lines
     assert coloured["# note"] == "code-comment"
-    words = "[...document.querySelectorAll('#turn-0-1 b')].map((node) => node.textContent)"
-    assert browser.evaluate(words) == ["12", "15"]
+    assert each(browser, "#turn-0-1 b") == ["12", "15"]
 
 
 def test_copy_buttons_give_the_exact_text(page):
     browser = page(four_problems(), fragment="#problem=hard&sample=0&turn=1")
     browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    texts = [
-        ("document.querySelector('#turn-0-1 .block > .copy').click()", program_of(TRIPLE)),
-        ("document.querySelector('#turn-0-1 details .copy').click()", "retry 1"),
-        ("document.querySelector('#tables details .copy').click()", "go"),
-        (
-            "setView('responses'); document.querySelector('#turn-0-1 details .copy').click()",
-            "<think>triple it</think>\n",
-        ),
-    ]
-    for click, text in texts:
-        browser.evaluate(click)
+    for button, text in (
+        ("#turn-0-1 .block > .copy", program_of(TRIPLE)),
+        ("#turn-0-1 details .copy", "retry 1"),
+        ("#tables details .copy", "go"),
+    ):
+        click(browser, button)
         browser.wait(f"window.copied === {json.dumps(text)}")
+    browser.evaluate("setView('responses')")
+    click(browser, "#turn-0-1 details .copy")
+    browser.wait(f"window.copied === {json.dumps('<think>triple it</think>' + chr(10))}")
     browser.press("c")
     browser.wait(f"window.copied === {json.dumps(program_of(TRIPLE))}")
     browser.press("l")
@@ -792,10 +776,10 @@ def test_single_turn_results_open_as_trajectories_of_one_turn(page):
         for name in ("all_pass_rates", "hidden_verdicts"):
             record[name] = [row[:1] for row in record[name]]
     browser = page(records)
-    assert browser.evaluate("[...document.querySelectorAll('.turn')].map((node) => node.id)") == ["turn-0-0"]
+    assert each(browser, ".turn", "id") == ["turn-0-0"]
     assert browser.evaluate("byId('range').hidden") is True
-    assert browser.evaluate("[...document.querySelectorAll('.change')].map((n) => n.textContent)") == ["0/2", "1/2"]
-    assert browser.evaluate("document.querySelectorAll('#figure-curve circle').length") == 1
+    assert each(browser, ".change") == ["0/2", "1/2"]
+    assert len(each(browser, "#figure-curve circle")) == 1
     assert problems_in_console(browser) == []
 
 
@@ -806,7 +790,7 @@ def test_every_control_has_a_name_and_no_id_occurs_twice(page):
     controls = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
     assert len(controls) > 10
     assert [node for node in controls if not node.get("name", {}).get("value")] == []
-    ids = browser.evaluate("[...document.querySelectorAll('[id]')].map((node) => node.id)")
+    ids = each(browser, "[id]", "id")
     assert len(ids) == len(set(ids))
 
 
@@ -815,7 +799,7 @@ def test_text_stands_out_from_its_background(page, dark):
     browser = page(four_problems(), [{"id": "repaired", "sample": 0, "turn": 1}], "#problem=repaired&sample=0&turn=0")
     scheme = "dark" if dark else "light"
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    browser.evaluate("document.querySelector('.tests button').click()")
+    click(browser, ".tests button")
     for view in ("changes", "programs", "responses"):
         browser.evaluate(f"setView('{view}')")
         worst = browser.evaluate(WORST_CONTRAST)

@@ -121,14 +121,8 @@ def test_a_missing_folder_another_kind_of_page_and_a_port_that_is_taken_are_refu
 
 def test_ctrl_c_ends_the_page_as_the_command_says(tmp_path):
     command = [
-        sys.executable,
-        "-m",
-        "cobalt.commands",
-        "watch",
-        str(training(tmp_path / "run", step(1))),
-        "--port",
-        "0",
-    ]
+        sys.executable, "-m", "cobalt.commands", "watch", str(training(tmp_path / "run", step(1))), "--port", "0",
+    ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert "http://127.0.0.1:" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -220,8 +214,11 @@ def test_the_page_has_curves_and_the_rollouts_of_the_last_step_by_reward(browser
 @needs_chromium
 def test_an_open_page_follows_its_run_and_says_when_it_cannot(browser, served):
     run, address = served
+    quick = "const slow = setInterval; window.setInterval = (work, wait) => slow(work, wait / 25)"  # time goes faster
+    added = browser.call("Page.addScriptToEvaluateOnNewDocument", source=quick)
     browser.call("Page.navigate", url=address)
     browser.wait("document.documentElement?.dataset.ready")
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
     metrics = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(metrics + step(3))
     browser.wait(f"{REWARD} === '0.3'")

@@ -1,9 +1,15 @@
-"""The benchmark of a training step (`benchmarks/step.py`): its bare sides are bare, and its figures add up."""
+"""The benchmark of a training step (`benchmarks/step.py`): its bare sides are bare, and its figures add up.
+
+Not part of scripts/test.sh (scripts/test_long.sh).
+"""
 
 import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only this folder on its path
+
 from support import ROOT
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
@@ -33,8 +39,9 @@ def texts_of(value):
     return [value] if isinstance(value, str) else []
 
 
-@pytest.mark.parametrize(("quick", "judged"), [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("scale", ["pocket", "paper"])
+@pytest.mark.parametrize(
+    ("scale", "quick", "judged"), [("pocket", False, False), ("pocket", True, True), ("paper", True, False)]
+)
 def test_a_bare_side_has_nothing_of_this_project_but_what_it_says(step, tmp_path, scale, quick, judged):
     from omegaconf import OmegaConf
 
@@ -98,23 +105,6 @@ def test_start_up_ends_where_the_first_step_begins(step, tmp_path):
     rows = {step.APART: step.steps_of(tmp_path), step.OURS: step.steps_of(tmp_path)}
     text = step.table(rows, {step.APART: [40.0, 50.0], step.OURS: [31.0]})
     assert "| start-up | 45 s | 31 s |" in text
-
-
-def test_prompts_apart_are_this_project_with_verls_own_engine(step, tmp_path):
-    from omegaconf import OmegaConf
-
-    from cobalt.training.configuration import compose
-
-    given = arguments(step, tmp_path)
-    ours, apart = (
-        OmegaConf.to_container(compose(step.settings_of(given, tmp_path / "run", further)), resolve=True)
-        for further in ((), step._OWN_ENGINE)
-    )
-    assert ours["actor_rollout_ref"]["model"].pop("external_lib") == "cobalt_verl.cpu.shared_prompts"
-    assert apart["actor_rollout_ref"]["model"].pop("external_lib") is None
-    for config in (ours, apart):
-        del config["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"]
-    assert ours == apart
 
 
 @pytest.mark.parametrize("wrong", [{"sides": ()}, {"sides": ("ours", "ours")}, {"steps": 2}, {"rounds": 0}])

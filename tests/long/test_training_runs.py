@@ -1,0 +1,133 @@
+"""Training runs of minutes: a hung engine, a killed launcher, both online methods, and the page about extending.
+
+Not part of scripts/test.sh (scripts/test_long.sh).
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only this folder on its path
+
+from support import ROOT
+from test_extending import CHOICES, checkout, in_checkout, write_contest
+from test_multi_turn_services import rows as episode_rows
+from test_training_services import check_step, finish, ft, metrics_of, phases_of, rewards, rows, said_by, training
+
+__all__ = ["checkout", "episode_rows", "ft", "rows"]  # fixtures
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="COBALT_LONG_TESTS is not set"),
+]
+
+SMALL = [
+    "data.train_batch_size=4",
+    "data.val_max_samples=4",
+    "data.max_response_length=96",
+    "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.actor.optim.lr=1e-5",
+    "algorithm.rollout_correction.bypass_mode=false",  # the actor's own probabilities, to compare
+    "trainer.total_training_steps=1",
+    "trainer.save_freq=1",
+    "trainer.test_freq=1",
+]
+
+
+def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(seed_model, rows, tmp_path):
+    output = tmp_path / "run"
+    with training("single_turn", rows, seed_model, output, "--hang_limit=120") as process:
+        deadline = time.monotonic() + 500
+        while not any(re.search(r"step [1-9]", line) for line in phases_of(output)):
+            assert process.poll() is None and time.monotonic() < deadline, said_by(process, output)
+            time.sleep(0.05)
+        engine = descendant(process.pid, "EngineCore")
+        os.kill(engine, signal.SIGSTOP)
+        process.wait(400)
+        said = process.stdout.read()
+    assert process.returncode == 1, said
+    # The engine may have generated the samples before it was stopped; then it does not take the next weights.
+    found = re.search(r"hung \(step \d+ of 12, ([a-z ]+).*--hang_limit", " ".join(said.split()))
+    assert found and found[1] in ("generate", "weights to the engine"), said
+
+
+def descendant(pid, name):
+    """The process of a name that another one has started, or one of those."""
+    import psutil
+
+    return next(
+        child.pid for child in psutil.Process(pid).children(recursive=True) if name in " ".join(child.cmdline())
+    )
+
+
+def test_a_killed_training_run_continues_with_the_same_rewards(ft, seed_model, rows, tmp_path):
+    output = tmp_path / "run"
+    arguments = ("single_turn", rows, seed_model, output, "trainer.total_training_steps=3")
+    before = set(Path("/tmp").glob("cobalt-ray-*"))
+    with training(*arguments) as process:
+        deadline = time.monotonic() + 500
+        metrics = output / "metrics.jsonl"
+        while not metrics.exists() or '"step": 1' not in metrics.read_text():
+            assert process.poll() is None and time.monotonic() < deadline, said_by(process, output)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGKILL)  # the launcher, which bash has become: nobody tidies up
+        process.wait(60)
+    for left in set(Path("/tmp").glob("cobalt-ray-*")) - before:
+        shutil.rmtree(left, ignore_errors=True)
+    with training(*arguments) as process:
+        finish(process, output)
+    steps, found = metrics_of(output)
+    assert steps == [0, 1, 2, 3]
+    for parts in found[1:]:
+        check_step(parts)
+    # The samples of a step are the same in every run: those of the fixture's training, too.
+    for mine, uninterrupted in zip(found, metrics_of(ft)[1], strict=False):
+        assert rewards(mine) == rewards(uninterrupted)
+
+
+@pytest.mark.parametrize("method", ["grpo", "verpo"])
+def test_a_training_step_is_real(method, episode_rows, seed_model, tmp_path):
+    output = tmp_path / "run"
+    command = ["bash", f"scripts/train_{method}_mt.sh", "--data_dir", episode_rows, "--model", seed_model]
+    command += ["--output_dir", output, *SMALL]
+    finished = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=600)
+    log = output / "train.log"
+    assert finished.returncode == 0, finished.stderr[-2000:] + (log.read_text()[-4000:] if log.exists() else "")
+    metrics = [json.loads(line)["metrics"] for line in (output / "metrics.jsonl").read_text().splitlines()]
+    step = metrics[1]
+    assert -1 <= step["reward/score"] <= 1 and step["reward/rows"] >= 1
+    assert step["reward/turns"] == {"grpo": 3, "verpo": pytest.approx(4, abs=3)}[method]
+    assert 0 <= step["reward/equal_groups"] <= 1
+    assert ("reward/equal_verpo_groups" in step) == (method == "verpo")
+    assert step["training/rollout_probs_diff_max"] < 1e-3, "vLLM and the actor are one policy"
+    assert 0 <= step["val-core/pocket/acc/mean@1"] <= 1
+    assert (output / "model" / "model.safetensors").exists()
+
+
+def test_a_training_step_with_the_pages_data_loop_and_estimator(checkout, seed_model, tmp_path):
+    rows = write_contest(checkout, tmp_path, seed_model)
+    choices = [part for folder, name in CHOICES.items() for part in (f"--{folder}", name)]
+    finished = in_checkout(
+        checkout, "-m", "cobalt.training", *choices, "--data_dir", rows, "--model", seed_model, "--output_dir",
+        tmp_path / "run", "data.train_batch_size=4", "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1", "data.max_response_length=96",
+        "trainer.total_training_steps=1", "trainer.save_freq=1",
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    metrics = [json.loads(line)["metrics"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[1]["critic/rewards/mean"] <= 1
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
