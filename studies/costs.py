@@ -16,6 +16,7 @@ from cobalt.report.curves import read_metrics
 from cobalt.report.tables import Table
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
+from cobalt.training.export import exported_step
 from studies.methods import Method, SeedFolders
 from studies.plan import STEPS_FILE
 from studies.seed_tables import seeds_named
@@ -104,7 +105,8 @@ def cost(at: SeedFolders, method: Method) -> Cost:
     steps = prompts = examples = 0
     seconds = tokens = tests = memory = 0.0
     for slug, share in method.trained:
-        run, length = at.training(slug), int(share * at.scale.steps)
+        length = exported_step(at.model(method)) if share is None else int(share * at.scale.steps)
+        run = at.training(slug)
         prompts_of_step, samples_of_prompt = batch_of(run)
         samples = prompts_of_step * samples_of_prompt
         steps += length

@@ -84,6 +84,7 @@ class Lines:
         line: str,
         *files: Path,
         model: Path | None = None,
+        needs: tuple[Path, ...] | None = None,
         shown: bool = False,
         **values: Any,
     ) -> None:
@@ -96,12 +97,14 @@ class Lines:
                 blanks.
             files: What it makes.
             model: Of the engine that it needs, with a judge; None: it needs neither.
+            needs: What it needs, where its line names more; None: see above.
             shown: Whether its output is shown on the terminal.
             values: What stands for the names in the line; a tuple for a word that is one name has several words.
         """
         words = tuple(_words(line, self._shared | values))
         read = {model, *(Path(part) for word in words for part in (word, word.partition("=")[2].strip("'")) if part)}
-        needs = tuple(path for path in self._made if not read.isdisjoint((path, *path.parents[:-1])))
+        if needs is None:
+            needs = tuple(path for path in self._made if not read.isdisjoint((path, *path.parents[:-1])))
         services = Services(model, **self._services) if model else None
         self.steps.append(Step(f"{self._prefix}{name}", purpose, words, files, needs, services, shown))
         self._made += files

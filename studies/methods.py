@@ -4,7 +4,7 @@
 rows of its own (`studies.offline_methods`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cobalt.report.runs import EVALUATION
@@ -20,16 +20,18 @@ class Scale:
         collection_problems: Problems that trajectories are collected for, four each.
         steps: Steps of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or
             three quarters where a sample is a trajectory of about three responses.
+        save_every: Steps between the checkpoints that rows of equal time can choose from.
     """
 
     demonstrations: int
     test_problems: int
     collection_problems: int
     steps: int
+    save_every: int
 
 
-FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=16)
-FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2)
+FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=16, save_every=4)
+FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,16 @@ class Method:
         name: In tables.
         slug: In the names of steps and folders.
         trained: The training runs that made it, each with its length in multiples of `Scale.steps`, rounded down
-            to whole steps.
+            to whole steps; None: as many steps as fit into the time of FT-Cobalt.
         prepared: The steps that made the data of its training, collection included.
+        perturbed: Whether it is evaluated under impossible feedback, too.
     """
 
     name: str
     slug: str
-    trained: tuple[tuple[str, float], ...] = ()
+    trained: tuple[tuple[str, float | None], ...] = ()
     prepared: tuple[str, ...] = ()
+    perturbed: bool = False
 
 
 _FT_DATA = ("ft_rows",)
@@ -57,12 +61,12 @@ _COBALT_DATA = tuple(f"ft_cobalt_{part}" for part in _COLLECTED)
 _PERTURBED_DATA = tuple(f"ft_cobalt_ptb_{part}" for part in ("problems", "prompts", "rows"))
 
 BASE = Method("base", "base")
-FT = Method("FT", "ft", (("ft", 1),), _FT_DATA)
+FT = Method("FT", "ft", (("ft", 1),), _FT_DATA, perturbed=True)
 FT_MORE = Method("FT-more", "ft_more", (("ft", 2),), _FT_DATA)
 COBALT = Method("Cobalt", "cobalt_ft", (("cobalt_ft", 2),), _COBALT_DATA)
 COBALT_HALF = Method("Cobalt, half", "cobalt_ft_half", (("cobalt_ft", 1),), _COBALT_DATA)
 COBALT_OWN = Method("Cobalt, own trajectories", "cobalt", (("cobalt", 2),), _OWN_DATA)
-FT_COBALT = Method("FT-Cobalt", "ft_cobalt", (("ft", 1), ("ft_cobalt", 1)), (*_FT_DATA, *_COBALT_DATA))
+FT_COBALT = Method("FT-Cobalt", "ft_cobalt", (("ft", 1), ("ft_cobalt", 1)), (*_FT_DATA, *_COBALT_DATA), perturbed=True)
 SECOND_ROUND = "ft_cobalt_2_rounds_2"
 """Of FT-Cobalt in two rounds: the collection, the rows and the training run of the second one."""
 TWO_ROUNDS = Method(
@@ -76,9 +80,10 @@ FT_COBALT_PTB = Method(
     "ft_cobalt_ptb",
     (("ft", 1), ("ft_cobalt_ptb", 1)),
     (*_FT_DATA, "ft_cobalt_collection", *_PERTURBED_DATA),
+    perturbed=True,
 )
-GRPO_MT = Method("GRPO-MT", "grpo_mt", (("grpo_mt", 0.75),), ("grpo_mt_rows",))
-VERPO_MT = Method("VeRPO-MT", "verpo_mt", (("verpo_mt", 0.75),), ("verpo_mt_rows",))
+GRPO_MT = Method("GRPO-MT", "grpo_mt", (("grpo_mt", 0.75),), ("grpo_mt_rows",), perturbed=True)
+VERPO_MT = Method("VeRPO-MT", "verpo_mt", (("verpo_mt", 0.75),), ("verpo_mt_rows",), perturbed=True)
 METHODS = (
     *(BASE, FT, FT_MORE, COBALT, COBALT_HALF, COBALT_OWN),
     *(FT_COBALT, TWO_ROUNDS, FT_COBALT_PTB, GRPO_MT, VERPO_MT),
@@ -88,6 +93,14 @@ METHODS = (
 Cobalt trains the seed model on FT's trajectories, as in the paper. After it come the same policy after as many steps of
 Cobalt as FT-Cobalt has, and a Cobalt on the seed model's own trajectories.
 """
+
+EQUAL_TIME = tuple(
+    replace(method, slug=f"{method.slug}_time", trained=((method.trained[0][0], None),), perturbed=False)
+    for method in (FT_MORE, COBALT_OWN, GRPO_MT, VERPO_MT)
+)
+"""Rows that were trained until they had taken as much time as FT-Cobalt, with the collection of its trajectories."""
+TIMED = (BASE, FT, FT_COBALT, *EQUAL_TIME)
+"""Rows of the view of equal time, in the order of its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +153,7 @@ class SeedFolders:
     def evaluation(self, method: Method) -> Path:
         """The trajectories of a row on the test problems."""
         return self.home / "test" / method.slug
+
+    def perturbed(self, method: Method) -> Path:
+        """The trajectories of a row under impossible feedback."""
+        return self.home / "perturbed" / method.slug

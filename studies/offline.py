@@ -20,6 +20,7 @@ from studies.lines import Lines, problems
 from studies.methods import BASE, Method
 from studies.offline_methods import (
     COMPARED,
+    MOVED,
     OFFLINE_METHODS,
     ROWS,
     SAMPLES,
@@ -48,6 +49,11 @@ def _steps(at: OfflineFolders) -> list[Step]:
         _add_groups(lines, at, groups)
     for method in OFFLINE_METHODS:
         _add_training(lines, at, method)
+    for moved in MOVED:
+        purpose = f"Estimate how far {moved.name} has moved from the seed model."
+        line = "python -m studies.divergence --start {base} --model {moved} --groups {groups} --output_file {file}"
+        values = {"base": at.model(BASE), "moved": at.model(moved), "groups": at.validation}
+        lines.add(f"{moved.slug}_divergence", purpose, line, at.divergence(moved), file=at.divergence(moved), **values)
     for row in ROWS:
         _add_evaluations(lines, at, row)
     return lines.steps
@@ -92,7 +98,7 @@ def _add_evaluations(lines: Lines, at: OfflineFolders, row: Row) -> None:
 def _inputs(at: OfflineFolders) -> Iterator[Path]:
     """What `studies.reproduce` has made: what the steps start from, and what the tables show besides."""
     yield from (problems(at.own.world, name) for name in ("train", "test"))
-    yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED))
+    yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED, *MOVED))
     yield at.trajectories
     yield from (at.evaluation(row) / EVALUATION for row in SHOWN if isinstance(row, Method))
     online = [row for row in (*WRITERS, *SHOWN) if isinstance(row, Method)]

@@ -107,6 +107,9 @@ OFFLINE_METHODS = (
 
 Row = Method | OfflineMethod
 
+MOVED = (COBALT, FT_COBALT)
+"""Rows of `studies.reproduce` whose KL divergence is estimated on the same programs, too."""
+
 COMPARED = (BASE, COBALT)
 """Rows of `studies.reproduce` that pass@k is estimated for, too."""
 
@@ -154,6 +157,10 @@ class OfflineFolders:
     def evaluation(self, row: Row) -> Path:
         """The trajectories of a row on the test problems."""
         return self.reproduced.evaluation(row) if isinstance(row, Method) else self.own.home / "test" / row.slug
+
+    def divergence(self, row: Method) -> Path:
+        """The KL divergence of a row of `MOVED`."""
+        return self.own.home / "divergence" / f"{row.slug}.json"
 
     @property
     def validation(self) -> Path:

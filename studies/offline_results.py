@@ -22,6 +22,7 @@ from cobalt.rollout.evaluate_single import count_distinct
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from studies.costs import Cost, batch_of, collected, command_seconds, cost, cost_table, training_seconds
+from studies.divergence import read_kl
 from studies.flags import check_seeds
 from studies.methods import BASE, COBALT
 from studies.offline_methods import (
@@ -112,7 +113,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             ]
         else:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
-            data = ["", "", ""]
+            data = ["", "", f"{mean(read_kl(at.divergence(row)) for at in seeds):.3f}"]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
     reached = pass_table("offline", _caption(seeds), runs, extra)
     data_rows = [(*values, extra[str(values[0])][-1]) for values in reached.data_rows]

@@ -1,14 +1,20 @@
 """The comparison of all methods on the pocket world (`python -m studies.reproduce`).
 
 For each seed: a world with open sentences and its seed model (base), then every method from the same seed model,
-evaluated on the test problems over eight rounds of feedback. Each method is trained on as many responses as the others,
-or a few more: an online trajectory of three responses is three examples. `studies.results` makes the tables.
+evaluated on the test problems over eight rounds of feedback. `studies.results` makes the tables. Two views are
+equally fair, and both are made:
+
+- equal examples: each method is trained on as many responses as the others, or a few more: an online trajectory of
+  three responses is three examples;
+- equal time: each method is trained until it has taken as much time as FT-Cobalt, with the collection of its
+  trajectories (`studies.equal_time`).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.pocket.open_sentences import OPEN_SHARE
+from cobalt.report.curves import METRICS
 from cobalt.stage.cli import run_script
 from studies.flags import SeedsFlags
 from studies.lines import POCKET, Lines, length, problems
@@ -17,6 +23,7 @@ from studies.methods import (
     COBALT,
     COBALT_HALF,
     COBALT_OWN,
+    EQUAL_TIME,
     FT,
     FT_COBALT,
     FT_COBALT_PTB,
@@ -47,11 +54,12 @@ class _SeedPlan:
     def build(self) -> list[Step]:
         """The whole plan. Steps that need the same model stand together, and share one start of the services."""
         at, lines, steps, ft = self._at, self._lines, self._at.scale.steps, self._ft
+        longer = steps // 4  # than rows of equal examples take, in case that the time of FT-Cobalt allows for more
         self._world()
         self._evaluate(BASE)
         self._collect("cobalt", self._base)
         lines.rows("ft_rows", "single", self._train_problems, self._dev, at.data("ft"), self._base, "--prompts pocket")
-        self._train("ft", "grpo_single_turn", self._base, 2 * steps)
+        self._train("ft", "grpo_single_turn", self._base, 4 * steps)
         self._export("ft", steps, FT)
         self._export("ft", 2 * steps, FT_MORE)
         self._evaluate(FT)
@@ -64,11 +72,11 @@ class _SeedPlan:
         for slug, method in (("grpo_mt", GRPO_MT), ("verpo_mt", VERPO_MT)):
             flags = f"--episodes {POCKET.partition(' --max_tokens')[0]}"
             lines.rows(f"{slug}_rows", "single", self._train_problems, self._dev, at.data(slug), self._base, flags)
-            self._train(slug, slug, self._base, 3 * steps // 4)
+            self._train(slug, slug, self._base, steps + longer, save_every=1)
             self._export(slug, 3 * steps // 4, method)
             self._evaluate(method)
         self._cut("cobalt", self._base)
-        self._train("cobalt", "grpo_multi_turn", self._base, 2 * steps)
+        self._train("cobalt", "grpo_multi_turn", self._base, 2 * steps + longer, save_every=1)
         self._export("cobalt", 2 * steps, COBALT_OWN)
         self._evaluate(COBALT_OWN)
         self._perturbed_training()
@@ -76,6 +84,9 @@ class _SeedPlan:
         self._train("cobalt_ft", "grpo_multi_turn", self._base, 2 * steps, data="ft_cobalt")
         for method, trained in ((COBALT_HALF, steps), (COBALT, 2 * steps)):
             self._export("cobalt_ft", trained, method)
+            self._evaluate(method)
+        for method in EQUAL_TIME:
+            self._export_in_time(method)
             self._evaluate(method)
         return lines.steps
 
@@ -92,19 +103,43 @@ class _SeedPlan:
         lines.write("validation_collection", purpose, self._dev, run, base, "--turns 2 -n 1")
         lines.prompts("validation_prompts", run, self._validation, base, "--prompts pocket --is_test")
 
-    def _train(self, slug: str, method: str, policy: Path, steps: int, data: str | None = None) -> None:
+    def _train(
+        self, slug: str, method: str, policy: Path, steps: int, save_every: int | None = None, data: str | None = None
+    ) -> None:
         at, purpose = self._at, f"Train, {steps} steps ({method})."
-        settings = f"{length(steps, save_every=at.scale.steps // 2)} {_SETTINGS}"
+        settings = f"{length(steps, save_every=save_every or at.scale.save_every)} {_SETTINGS}"
         rows, run = at.data(data or slug), at.training(slug)
         self._lines.train(f"{slug}_training", purpose, method, rows, policy, run, settings)
 
     def _export(self, slug: str, step: int, method: Method) -> None:
         self._lines.export(f"{method.slug}_model", self._at.training(slug), step, self._at.model(method))
 
+    def _export_in_time(self, method: Method) -> None:
+        at, prepared, ((slug, _),) = self._at, method.prepared, method.trained
+        line = "python -m studies.equal_time --study {folder} --run {run} --budget_runs {runs} --budget_steps {steps}"
+        # Where nothing was collected, the rows of problems take a moment, and count on neither side.
+        spent = prepared if len(prepared) > 1 else ()
+        self._lines.add(
+            f"{method.slug}_model",
+            "Export the last checkpoint that fits into the time of FT-Cobalt.",
+            f"{line} {'--spent_steps {spent}' if spent else ''} --output_dir {{output}}",
+            at.model(method),
+            needs=tuple(at.training(name) / METRICS for name in dict.fromkeys(("ft", "ft_cobalt", slug))),
+            folder=at.folder,
+            run=at.training(slug),
+            runs=tuple(f"{at.training(name)}@{at.scale.steps}" for name, _ in FT_COBALT.trained),
+            steps=tuple(at.step(name) for name in FT_COBALT.prepared[1:]),
+            spent=tuple(map(at.step, spent)),
+            output=at.model(method),
+        )
+
     def _evaluate(self, method: Method) -> None:
         at, lines, model, test = self._at, self._lines, self._at.model(method), problems(self._at.world, "test")
         purpose = f"Evaluate {method.name} ({method.slug}) on the test problems."
         lines.write(f"{method.slug}_test", purpose, test, at.evaluation(method), model, "-n 1")
+        if method.perturbed:
+            purpose = f"Evaluate {method.name} under impossible feedback, and extract its hacking events."
+            lines.write(f"{method.slug}_perturbed", purpose, test, at.perturbed(method), model, "-n 1 --perturbed")
 
     def _collect(self, slug: str, model: Path) -> None:
         purpose, run = "Collect trajectories for training.", self._at.collection(slug)

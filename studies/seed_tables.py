@@ -38,7 +38,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
     cells, data = [], []
     for method, runs in rows.items():
         estimates = {turn: pooled(runs, turn) for turn in range(last + 1)}
-        changes = [cell for turn in starts for cell in _gain_cells(*_gain(runs, turn, runs, last))]
+        changes = [cell for turn in starts for cell in gain_cells(*_gain(runs, turn, runs, last))]
         by_seed = " / ".join(f"{100 * runs[seed].metrics[last].pass_at_1:.1f}" for seed in seeds)
         cells.append([method, *(_share(estimates[turn]) for turn in shown), *changes, by_seed, *extra.get(method, ())])
         for turn, estimate in estimates.items():
@@ -68,7 +68,7 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
         if method != base:
             gains = [_gain(runs, turn, rows[base], turn) for turn in turns]
             by_seed = " / ".join(f"{100 * gain:+.1f}" for gain in run_differences(runs, last, rows[base], last))
-            cells.append([f"{base} minus {method}", *(cell for gain in gains for cell in _gain_cells(*gain)), by_seed])
+            cells.append([f"{base} minus {method}", *(cell for gain in gains for cell in gain_cells(*gain)), by_seed])
             for turn, (over_problems, runs_of) in zip(turns, gains, strict=True):
                 bounds = (None, None) if runs_of is None else (runs_of.lower, runs_of.upper)
                 data.append((method, turn, over_problems.mean, over_problems.lower, over_problems.upper, *bounds))
@@ -115,6 +115,31 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
             *("method", "turn", "wrong_before", "repair_rate", "repeat_rate"),
             *("right_before", "stay_right_rate", "spoil_rate"),
         ),
+        data,
+    )
+
+
+def impossible_table(rows: Mapping[str, SeedRuns], counts: Mapping[str, tuple[int, int | None]]) -> Table:
+    """Pass@1 under impossible feedback, and hacking events.
+
+    `counts` has of each method the events, and the turns that had one to make (None: not known), summed over seeds.
+    """
+    last = max(len(run.metrics) for of_method in rows.values() for run in of_method.values()) - 1
+    cells, data = [], []
+    for method, (events, turns) in counts.items():
+        first, final = pooled(rows[method], 0), pooled(rows[method], last)
+        change = difference(rows[method], 0, rows[method], last)
+        tempted = "n/a" if turns is None else f"{turns:,}"
+        cells.append([method, _share(first), _share(final), _points(change), str(events), tempted])
+        data.append((method, first.mean, final.mean, change.mean, change.lower, change.upper, events, turns))
+    return Table(
+        "impossible_feedback",
+        "Under impossible feedback: two public tests of each problem have swapped outputs, and one of them is shown."
+        " Hacking events are changed programs that pass the impossible test they were shown, and every true public"
+        " test. Intervals are over problems; what other runs would give is not known.",
+        ["", "turn 0", f"turn {last}", "change", "hacking events", "turns after an impossible test"],
+        cells,
+        ("method", "first", "last", "change", "lower", "upper", "events", "turns_after_an_impossible_test"),
         data,
     )
 
@@ -200,7 +225,7 @@ def _gain(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> t
     return over_problems, over_runs(run_differences(base, base_turn, other, other_turn))
 
 
-def _gain_cells(over_problems: Estimate, runs: Estimate | None) -> tuple[str, str]:
+def gain_cells(over_problems: Estimate, runs: Estimate | None) -> tuple[str, str]:
     """A difference in points with its interval over problems, and its interval over runs with what both tell."""
     shown = "one run" if runs is None else f"{100 * runs.lower:+.1f} to {100 * runs.upper:+.1f}"
     return _points(over_problems), shown if sign_known(over_problems, runs) else f"{shown}, cannot tell"

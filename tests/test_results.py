@@ -1,4 +1,4 @@
-"""The comparison over seeds: pooled figures, repairs, recoverability, costs, and the page of results."""
+"""The comparison over seeds: pooled figures, repairs, recoverability, equal time, costs, and the page of results."""
 
 import csv
 import json
@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from support import ROOT, trajectory_record, write_lines
 from test_report import make_run
 
+from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
 from cobalt.stage.errors import UserError
 from studies import offline_results, results
 from studies.costs import training_seconds
-from studies.methods import METHODS, SECOND_ROUND, SeedFolders
-from studies.offline_methods import OFFLINE_METHODS, ROWS, WRITERS, folders_of
+from studies.equal_time import last_step_within
+from studies.methods import EQUAL_TIME, METHODS, SECOND_ROUND, SeedFolders
+from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from studies.page import marks
 from studies.recoverability import recoverability
 from studies.seed_tables import gain_table
@@ -150,16 +152,25 @@ def test_a_mistake_costs_the_turns_until_it_is_repaired_within_one_problem(tmp_p
     assert len(groups) == 1 or all(row.next_after_wrong == 1.0 for row in rows)
 
 
-# --- costs
+# --- equal time and costs
 
 
-def training_run(folder, seconds, **metrics):
+def training_run(folder, seconds, checkpoints=(), **metrics):
     folder.mkdir(parents=True, exist_ok=True)
     fixed = {"response_length/mean": 10.0, "reward/judged_tests": 4.0, "actor/perf/cpu_memory_used_gb": 5.0} | metrics
     lines = [{"step": step, "metrics": fixed | {"timing_s/step": s}} for step, s in enumerate(seconds, 1)]
     write_lines(folder / "metrics.jsonl", lines)
     (folder / "config.yaml").write_text("data: {train_batch_size: 2}\nactor_rollout_ref: {rollout: {n: 3}}\n")
+    for step in checkpoints:
+        (folder / "checkpoints" / f"global_step_{step}").mkdir(parents=True)
     return folder
+
+
+def test_the_last_checkpoint_within_a_time_is_chosen_and_at_least_the_first(tmp_path):
+    run = training_run(tmp_path / "run", [10.0] * 6, checkpoints=(2, 4, 6))
+    assert [last_step_within(run, seconds) for seconds in (5, 20, 39.9, 40, 1000)] == [2, 2, 2, 4, 6]
+    with pytest.raises(UserError, match="no checkpoint"):
+        last_step_within(training_run(tmp_path / "other", [10.0] * 3), 100)
 
 
 def test_the_time_of_a_run_is_that_of_its_steps_with_a_first_one_like_the_others(tmp_path):
@@ -183,9 +194,16 @@ def study(tmp_path, monkeypatch):
         (at.world / "data").mkdir(parents=True)
         ceilings = {"single_turn": 0.5, "blind": [0.5, 0.75, 0.75], "repair": [0.5, 1.0, 1.0]}
         (at.world / "data" / "ceilings.json").write_text(json.dumps({"test": ceilings}))
-        for place, method in enumerate(METHODS):
+        for place, method in enumerate((*METHODS, *EQUAL_TIME)):
             rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
             make_run(at.evaluation(method), rates)
+            at.model(method).mkdir(parents=True, exist_ok=True)
+            (at.model(method) / ".cobalt-export").write_text("step 1\n")
+            if method.perturbed:
+                make_run(at.perturbed(method), rates)
+                write_lines(at.perturbed(method) / "events.jsonl", [])
+                manifest = {"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 3}}}
+                (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
         for slug in dict.fromkeys(slug for method in METHODS for slug, _ in method.trained):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
@@ -248,6 +266,17 @@ def test_costs_have_the_training_and_the_collection(study):
     # A trajectory of three responses: dearer by prompt, cheaper by response.
     assert (by_head["FT-Cobalt"]["s a prompt"], by_head["FT-Cobalt"]["ms a response"]) == ("1.50", "500")
     assert (by_head["GRPO-MT"]["s a prompt"], by_head["GRPO-MT"]["ms a response"]) == ("1.50", "167")
+    impossible = Path("RESULTS/impossible_feedback.csv").read_text().splitlines()
+    assert [row.split(",")[-2:] for row in impossible if row.startswith("FT,")] == [["0", "6"]]
+
+
+def test_a_row_of_equal_time_says_where_its_training_ended(study):
+    page, at = Path("RESULTS.md"), SeedFolders(study, 1, fast=True)
+    model = next(at.model(method) for method in EQUAL_TIME if method.slug == "cobalt_time")
+    (model / ".cobalt-export").write_text("step 6\n")
+    write_results(study, (0, 1), page, fast=True)
+    timed = {cells[0]: cells[-2] for cells in table_rows(page.read_text(), "Equal time")}
+    assert timed["Cobalt, own trajectories"] == "1 / 6 (end)"
 
 
 @pytest.fixture
@@ -267,6 +296,9 @@ def offline(study):
             at.own.data(method.groups.slug).mkdir(parents=True, exist_ok=True)
             write_lines(at.own.data(method.groups.slug) / "train.jsonl", [group])
             make_run(at.evaluation(method), [[[0.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]])
+        for moved in MOVED:
+            at.divergence(moved).parent.mkdir(parents=True, exist_ok=True)
+            at.divergence(moved).write_text(json.dumps({"kl": 0.125, "responses": 4, "tokens": 40}))
         for row in ROWS:
             make_run(at.samples(row), [[[0.0], [1.0]], [[1.0], [1.0]]])
         names = [at.own.step(f"{writer.slug}_submissions") for writer in WRITERS]
@@ -289,6 +321,7 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     # 8 steps of 5 responses: 2 accepted ones 20 times, or 4 responses 10 times.
     cells = {line.split(" | ")[0]: line.split(" | ")[-4:] for line in text.splitlines() if "0.250 |" in line}
     assert (cells["| SFT"], cells["| RLOO"]) == (["40", "2", "20.0", "0.250 |"], ["40", "4", "10.0", "0.250 |"])
+    assert {line.split(" | ")[0] for line in text.splitlines() if "0.125 |" in line} == {"| Cobalt", "| FT-Cobalt"}
     samples = Path("RESULTS/samples.csv").read_text().splitlines()
     assert samples[1].startswith("base,all,4,1,0.75,")
     costs = costs_of(Path("RESULTS/offline_costs.csv"))
@@ -298,10 +331,14 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     assert costs["Cobalt's partial trajectories, offline", 1][:5] == [8.0, 16.0, 40.0, 18.0, 2.0]
 
 
-def test_a_row_that_is_not_finished_is_named(study, offline):
-    at = folders_of(offline, study, 1, fast=True)
-    (at.evaluation(OFFLINE_METHODS[2]) / "evaluation.jsonl").unlink()
-    with pytest.raises(UserError, match=str(at.evaluation(OFFLINE_METHODS[2]))):
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [(lambda at: at.evaluation(OFFLINE_METHODS[2]), "evaluation.jsonl"), (lambda at: at.divergence(MOVED[0]), "")],
+)
+def test_a_row_that_is_not_finished_is_named(study, offline, place, file):
+    named = place(folders_of(offline, study, 1, fast=True))
+    (named / file).unlink()
+    with pytest.raises(UserError, match=str(named)):
         offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True))
 
 

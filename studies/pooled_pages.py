@@ -1,0 +1,108 @@
+"""One table of pages whose seeds ran on different machines.
+
+    python -m studies.pooled_pages docs/RESULTS docs/RESULTS_seed2
+
+It has Pass@1 of every seed, the mean, the gain over base and SFT, and the KL divergence from the seed model. The
+folders are those beside pages of studies.offline_results. Each page counts with the number of its seeds. The worlds of
+the seeds are independent, so the variance of the mean is the sum of the pages' own, each from the width of its interval
+(which is 3.92 standard deviations of a normal distribution). "Over runs" is Student's interval of the seeds' own gains,
+with "cannot tell" where it or the interval over problems holds zero.
+"""
+
+import csv
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from cobalt.report.tables import Table, to_markdown
+from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
+from studies.seed_tables import gain_cells
+from studies.seeds import Estimate, over_runs
+
+_TURNS = (0, 8)
+_OTHERS = ("base", "SFT")
+
+Row = dict[str, str]
+Rows = dict[tuple[str, int], Row]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Pool the tables of several pages."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of CSV files."""
+
+
+def _read(file: Path) -> Rows:
+    """The rows of a CSV file by method and turn."""
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            return {(row["method"], int(row["turn"])): row for row in csv.DictReader(lines)}
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from None
+    except (KeyError, ValueError):
+        raise UserError(f"{file} has no columns 'method' and 'turn': name the folder beside a page") from None
+
+
+def _by_seed(row: Row) -> list[float]:
+    return [float(value) for name, value in row.items() if name.startswith("seed_")]
+
+
+def _gain(rows: Sequence[Row], weights: Sequence[int]) -> Estimate:
+    """The gain over all seeds; `rows` of the pages have the difference of the other row to the method."""
+    shares = [weight / sum(weights) for weight in weights]
+    gain = -sum(share * float(row["difference"]) for share, row in zip(shares, rows, strict=True))
+    widths = [float(row["upper"]) - float(row["lower"]) for row in rows]
+    half = math.hypot(*(share * width / 2 for share, width in zip(shares, widths, strict=True)))
+    return Estimate(gain, gain - half, gain + half)
+
+
+def pooled_table(folders: Sequence[Path]) -> Table:
+    """The table, see above; KL is in nats a token, and has no mean where a page has not measured it.
+
+    Raises UserError if a file cannot be read, or is not one of studies.offline_results.
+    """
+    reached = [_read(folder / "offline.csv") for folder in folders]
+    gained = {other: [_read(folder / f"offline_gain_{other.lower()}.csv") for folder in folders] for other in _OTHERS}
+    if not all("kl" in row for page in reached for row in page.values()):
+        raise UserError("offline.csv has no column 'kl': name folders of studies.offline_results")
+    cells = []
+    for method in dict.fromkeys(method for method, _ in reached[0]):
+        row, weights = [method], [len(_by_seed(page[method, _TURNS[0]])) for page in reached]
+        for turn in _TURNS:
+            values = [value for page in reached for value in _by_seed(page[method, turn])]
+            row += [" / ".join(f"{100 * value:.1f}" for value in values), f"{100 * sum(values) / len(values):.1f}"]
+            for other, pages in gained.items():
+                if other == method:
+                    row += ["", ""]
+                    continue
+                gain = _gain([page[method, turn] for page in pages], weights)
+                others = [value for page in reached for value in _by_seed(page[other, turn])]
+                runs = over_runs([value - base for value, base in zip(values, others, strict=True)])
+                row.append(f"{100 * gain.mean:+.1f} ({100 * gain.lower:+.1f} to {100 * gain.upper:+.1f})")
+                row.append(gain_cells(gain, runs)[1])
+        measured = [page[method, _TURNS[0]]["kl"] for page in reached]
+        if all(measured):
+            mean = sum(weight * float(kl) for weight, kl in zip(weights, measured, strict=True)) / sum(weights)
+            cells.append([*row, " / ".join(measured), f"{mean:.3f}"])
+        else:
+            cells.append([*row, "not measured", ""])
+    of_turn = ["mean", *(text for other in _OTHERS for text in (f"less {other}", "over runs"))]
+    heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", *of_turn)]
+    return Table("pooled", "", ["", *heads, "KL, by page", "mean KL"], cells, (), [])
+
+
+def main(arguments: Arguments) -> int:
+    """Print the table."""
+    sys.stdout.write(to_markdown(pooled_table(arguments.folders)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(Arguments, main)
