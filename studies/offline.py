@@ -52,7 +52,7 @@ def _steps(at: OfflineFolders) -> list[Step]:
     for moved in MOVED:
         purpose = f"Estimate how far {moved.name} has moved from the seed model."
         line = "python -m studies.divergence --start {base} --model {moved} --groups {groups} --output_file {file}"
-        values = {"base": at.model(BASE), "moved": at.model(moved), "groups": at.validation}
+        values: dict[str, Any] = {"base": at.model(BASE), "moved": at.model(moved), "groups": at.validation}
         lines.add(f"{moved.slug}_divergence", purpose, line, at.divergence(moved), file=at.divergence(moved), **values)
     for row in ROWS:
         _add_evaluations(lines, at, row)
