@@ -288,7 +288,7 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "verpo compares at least 2 samples"),
         (["algorithm.adv_estimator=rloo"], {}, "algorithm.adv_estimator 'rloo'"),
         (["cobalt.judge_every_turn=nonsense"], {"estimator": "verpo"}, "judge_every_turn is 'nonsense'"),
-        (["data.max_prompt_length=19900"], {}, "more than the model's 20000"),
+        (["data.max_prompt_length=19900"], {}, "is more than the 20000 tokens"),
     ],
 )
 def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message):

@@ -1,13 +1,16 @@
-"""The nodes of the Ray cluster that this process has joined: which of them judge programs, and with how many replicas.
+"""The Ray cluster that this process joins, and its nodes: which of them judge programs, and with how many replicas.
 
 A node judges if it was started with an amount of the resource `judge`, which is the number of its cores that judging
 may use (`scripts/ray_cluster.sh join HEAD:PORT --num-cpus=0 --resources='{"judge": 64}'`). If no node has it, every
-node with CPUs judges. This module starts nothing. Ray is imported inside the functions.
+node with CPUs judges. Ray is imported inside the functions.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from cobalt.stage.errors import ServiceDown, last_line
 
 CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy with trivial tests
 JUDGE_RESOURCE = "judge"
@@ -23,6 +26,20 @@ class Node:
     cpus: float
     gpus: float
     judge: float = 0.0
+
+
+def join(address: str, **options: Any) -> None:
+    """Join a cluster (`ray.init`), or start one ("local"); ServiceDown if it cannot be joined."""
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, AuthenticationError, RuntimeError) as error:
+        raise ServiceDown(
+            f"the Ray cluster at {address} cannot be joined ({last_line(str(error))}): a Ray node must run on this"
+            " machine (scripts/ray_cluster.sh start or join)"
+        ) from None
 
 
 def living_nodes() -> list[Node]:

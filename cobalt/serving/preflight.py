@@ -26,11 +26,11 @@ import cobalt
 from cobalt.engine.model_check import model_path
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.settings import JudgeSettings
-from cobalt.serving.nodes import Node, judging, living_nodes, this_node
+from cobalt.serving.nodes import Node, join, judging, living_nodes, this_node
 from cobalt.stage.cli import run_script
 from cobalt.stage.environment import passed_on, secrets_of_a_run
 from cobalt.stage.errors import CobaltError, UserError, last_line
-from cobalt.training.cluster import START_COMMAND, join, named_cluster, prepare_to_join
+from cobalt.training.cluster import START_COMMAND, named_cluster, prepare_to_join
 
 _CODE = ("cobalt/**/*.py", "cobalt/**/*.jinja", "verl/**/*.py", "verl/**/*.yaml")
 _GIB = 2**30

@@ -69,7 +69,7 @@ def join_or_start() -> None:
     else:
         os.environ["RAY_TMPDIR"] = str(private_folder())
         cluster.keep_token_private(create=True)
-    cluster.join(address or "local", namespace="serve")
+    nodes.join(address or "local", namespace="serve")
 
 
 def require_private(*, allow_open: bool) -> bool:

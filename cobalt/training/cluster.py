@@ -8,9 +8,8 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from typing import Any
 
-from cobalt.stage.errors import ServiceDown, UserError, last_line
+from cobalt.stage.errors import ServiceDown, UserError
 
 START_COMMAND = "bash scripts/ray_cluster.sh start"
 
@@ -70,20 +69,6 @@ def prepare_to_join(address: str) -> None:
             " ~/.ray/auth_token from its head (mode 600)"
         )
     os.environ["RAY_AUTH_MODE"] = "token"
-
-
-def join(address: str, **options: Any) -> None:
-    """Join a cluster (`ray.init`), or start one ("local"); ServiceDown if it cannot be joined."""
-    import ray
-    from ray.exceptions import AuthenticationError
-
-    try:
-        ray.init(address=address, **options)
-    except (ConnectionError, AuthenticationError, RuntimeError) as error:
-        raise ServiceDown(
-            f"the Ray cluster at {address} cannot be joined ({last_line(str(error))}): a Ray node must run on this"
-            " machine (scripts/ray_cluster.sh start or join)"
-        ) from None
 
 
 def asks_for_token(address: str, token: str | None = None) -> bool:

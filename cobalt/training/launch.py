@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -134,11 +133,7 @@ def verl_driver(config: Any, output: Path, start: run_folder.Start) -> Iterator[
     everywhere = configuration.node_environment(variables, os.environ)
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
     OmegaConf.save(config, output / "config.yaml")
-    with (
-        _shared_memory_swept(),
-        worker_python(config, variables, output / "train.log") as python,
-        _ray(config) as ray,
-    ):
+    with worker_python(config, variables, output / "train.log") as python, _ray(config) as ray:
         yield ["cobalt_verl.main", str(output / "config.yaml")], variables | ray | python
 
 
@@ -212,20 +207,3 @@ def _judge_variables(config: Any) -> dict[str, str]:
 async def _describe_judge() -> None:
     async with open_judge() as judge:
         await judge.describe()
-
-
-@contextlib.contextmanager
-def _shared_memory_swept() -> Iterator[None]:
-    """Remove what vLLM leaves in shared memory: this user's blocks, new since the start, mapped by no process."""
-    before = set(machine.SHARED_MEMORY.glob("psm_*"))
-    try:
-        yield
-    finally:
-        mapped: set[str] = set()
-        for maps in Path("/proc").glob("[0-9]*/maps"):
-            with contextlib.suppress(OSError):
-                mapped.update(re.findall(r"/dev/shm/psm_\w+", maps.read_text(encoding="utf-8", errors="replace")))
-        for block in set(machine.SHARED_MEMORY.glob("psm_*")) - before:
-            with contextlib.suppress(FileNotFoundError):
-                if str(block) not in mapped and block.stat().st_uid == os.getuid():
-                    block.unlink()

@@ -25,7 +25,6 @@ from cobalt.stage.errors import InfrastructureError
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 15  # that the command has to end after SIGINT
-_ALL = 0.9999  # a share of all responses, as a mean of 0.0 and 1.0 in single precision
 
 _ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
 _PHASE = re.compile(rb"\[progress\] (.+)")  # Ray puts the name of the process in front
@@ -134,11 +133,4 @@ def _report_steps(metrics: Path, begin: int) -> int:
         words = [text.format(values[name]) for name, text in _WORDS.items() if name in values]
         words += [] if solved is None else [f"validation {solved:.1%} solved"]
         logger.info("step %d: %s", record["step"], ", ".join(words))
-        flawed = values.get("reward/flaw_thinking", 0.0)
-        if record["step"] == 1 and flawed and flawed + values.get("reward/no_code", 0.0) > _ALL:
-            logger.warning(
-                "no program of step 1 has exactly one </think> before it, so that each one loses 0.9 of its reward:"
-                " responses may be cut off (data.max_response_length), or the model does not think (begin again in"
-                " another folder with reward.custom_reward_function.reward_kwargs.require_thinking=false)"
-            )
     return begin + sum(map(len, lines))

@@ -56,8 +56,8 @@ export COBALT_JUDGE_URL=http://127.0.0.1:8000/evaluator
 REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
-from cobalt.serving.nodes import living_nodes
-from cobalt.training.cluster import join, named_cluster
+from cobalt.serving.nodes import join, living_nodes
+from cobalt.training.cluster import named_cluster
 join(named_cluster())
 hosts = {node.id: node.host for node in living_nodes()}
 alive = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", sys.argv[1])])
