@@ -163,9 +163,9 @@ def _requests(path: Path, arguments: Arguments) -> tuple[list[list[Message]], li
     else:
         for group in read_trajectories(path):
             of_problem = [
-                (place, list(trajectory.context(place)), turn.completion_tokens or 0)
+                (index, list(trajectory.context(index)), turn.completion_tokens or 0)
                 for trajectory in group.trajectories
-                for place, turn in enumerate(trajectory.turns)
+                for index, turn in enumerate(trajectory.turns)
             ]
             requests += sorted(of_problem, key=lambda request: request[0])
     generated = [(conversation, length) for _, conversation, length in requests if length]

@@ -49,13 +49,12 @@ def main(arguments: Arguments) -> int:
     print(f"{len(programs)} programs, {tests} tests; {solved} programs pass all of theirs by default")
     for name, settings in SETTINGS.items():
         after = asyncio.run(_judge(programs, settings))
-        changed = [place for place, passing in enumerate(before) if passing != after[place]]
-        lost = sum(all(before[place]) for place in changed)
+        changed = [index for index, passing in enumerate(before) if passing != after[index]]
+        lost = sum(all(before[index]) for index in changed)
         print(f"{name}: other verdicts for {len(changed)} programs, of which {lost} passed all tests by default")
-        for place in changed:
-            print(
-                f"    {programs[place][0]}: {sum(before[place])} tests passed by default, {sum(after[place])} with it"
-            )
+        for index in changed:
+            passed = f"{sum(before[index])} tests passed by default, {sum(after[index])} with it"
+            print(f"    {programs[index][0]}: {passed}")
     return 0
 
 
@@ -75,8 +74,8 @@ def _programs(path: Path) -> Iterator[Program]:
         suite = TestSuite.parse(record["test_cases"])
         texts = [extract_code(record.get("recorded_response", "")), *record.get("human_solutions", [])]
         texts += [item["code"] for item in record.get("generated_solutions", [])]
-        for place, code in enumerate(text for text in texts if text is not None):
-            yield f"{path.name}, {row}, program {place}", code, suite
+        for number, code in enumerate(text for text in texts if text is not None):
+            yield f"{path.name}, {row}, program {number}", code, suite
 
 
 if __name__ == "__main__":

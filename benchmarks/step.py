@@ -210,14 +210,14 @@ def steps_of(run: Path) -> list[dict[str, float]]:
     by_step = _logged(run)
     rows = []
     for number in sorted(by_step)[_WARM_UP:]:
-        found, before = by_step[number], by_step.get(number - 1)
+        metrics, before = by_step[number], by_step.get(number - 1)
         if before is None:
             continue
-        row = {phase: found.get(f"timing_s/{name}", 0.0) for phase, name in PHASES.items()}
+        row = {phase: metrics.get(f"timing_s/{name}", 0.0) for phase, name in PHASES.items()}
         row["generate"] -= row["reward"]
-        row["step"] = found["logged"] - before["logged"]
+        row["step"] = metrics["logged"] - before["logged"]
         row["rest"] = row["step"] - sum(row[phase] for phase in PHASES)
-        row["tokens"] = found["perf/total_num_tokens"]
+        row["tokens"] = metrics["perf/total_num_tokens"]
         rows.append(row)
     if not rows:
         raise InfrastructureError(f"{run} has no step after {_WARM_UP} that warm up: see its logs")
@@ -243,10 +243,10 @@ def _logged(run: Path) -> dict[int, dict[str, float]]:
 
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    there = set(events.Tags()["scalars"])
+    logged = set(events.Tags()["scalars"])
     by_step: dict[int, dict[str, float]] = {}
     for name in ("perf/total_num_tokens", _WHOLE_STEP, *(f"timing_s/{phase}" for phase in PHASES.values())):
-        for event in events.Scalars(name) if name in there else ():
+        for event in events.Scalars(name) if name in logged else ():
             by_step.setdefault(event.step, {"logged": event.wall_time})[name] = event.value
     return by_step
 
@@ -258,14 +258,14 @@ def table(rows: dict[str, list[dict[str, float]]], starts: dict[str, list[float]
         rows: The steps of each side (`steps_of`).
         starts: The start-up of each run of each side, in seconds.
     """
-    means = {side: {key: mean(row[key] for row in found) for key in found[0]} for side, found in rows.items()}
+    means = {side: {key: mean(row[key] for row in steps) for key in steps[0]} for side, steps in rows.items()}
     speeds = {side: values["tokens"] / values["step"] for side, values in means.items()}
     lines = [_line("a step", rows), _line("---", ["---"] * len(rows))]
     for phase in (*PHASES, "rest"):
         cells = (f"{row[phase]:.2f} s, {100 * row[phase] / row['step']:.1f} %" for row in means.values())
         lines.append(_line(phase, cells))
     lines.append(_line("whole step", (f"{row['step']:.2f} s" for row in means.values())))
-    medians = (f"{median(row['step'] for row in found):.2f} s" for found in rows.values())
+    medians = (f"{median(row['step'] for row in steps):.2f} s" for steps in rows.values())
     lines.append(_line("whole step, median", medians))
     lines.append(_line("tokens", (f"{row['tokens']:,.0f}" for row in means.values())))
     lines.append(_line("tokens a second", (f"{speed:,.0f}" for speed in speeds.values())))
@@ -310,8 +310,8 @@ def main(arguments: Arguments) -> int:
     rows: dict[str, list[dict[str, float]]] = {NAMES[side]: [] for side in arguments.sides}
     starts: dict[str, list[float]] = {name: [] for name in rows}
     for number in range(arguments.rounds):
-        for place, side in enumerate(arguments.sides):
-            run = arguments.output_dir / f"{number}_{place}"
+        for position, side in enumerate(arguments.sides):
+            run = arguments.output_dir / f"{number}_{position}"
             launched = time.time()
             runs[side](run)
             rows[NAMES[side]] += steps_of(run)

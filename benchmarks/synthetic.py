@@ -88,4 +88,4 @@ def _record(rng: random.Random, sources: str, number: int, samples: int, turns: 
 
 
 def _suite(tests: list[tuple[str, str]]) -> str:
-    return TestSuite(tuple(given for given, _ in tests), tuple(expected for _, expected in tests)).to_json()
+    return TestSuite(tuple(stdin for stdin, _ in tests), tuple(expected for _, expected in tests)).to_json()

@@ -3,17 +3,13 @@
 # (FT-Cobalt-PTB) do when the public tests that they see are impossible? The study starts with scripts/quickstart.sh, with
 # a seed model that has learned to write special cases for failing tests, as large models have. It ends with Pass@1 by
 # turn under impossible and under true feedback, and a table of hacking events.
-#   scripts/hacking_study.sh [--fast] [--list] [--classifier MODEL] [OUTPUT_DIR [SEED]]
+#   scripts/hacking_study.sh [--fast] [--list] [OUTPUT_DIR [SEED]]
 # The default OUTPUT_DIR is runs/hacking_study, or runs/hacking_study_fast with --fast; the default SEED is 0. --fast runs
 # the study on a smaller scale.
-# With --classifier MODEL (a LiteLLM name, with its key in the environment) that model is the classifier, which sorts the
-# events into categories. The packages that it needs are then installed too.
 # Running the script again continues where it stopped. --list shows the steps and which of them are done. The steps are in
 # studies/hacking_study.py.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
-api=()
-case " $* " in *" --classifier "* | *" --classifier="*) api=(--with api) ;; esac
-bash scripts/setup.sh --profile cpu "${api[@]}"
+bash scripts/setup.sh --profile cpu
 exec .venv/bin/python -m studies.hacking_study "$@"

@@ -79,5 +79,5 @@ def _check_training(study: Study, step: Step, sizes: str | None) -> None:
     for sentence in chosen:
         logger.info("step %s: %s", step.name, sentence)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    place = f"{devices} GPU{'s' if devices > 1 else ''}" if config.trainer.device == "cuda" else "CPU cores"
-    logger.info("step %s: the configuration is right, for %s; %s", step.name, place, checked)
+    machine = f"{devices} GPU{'s' if devices > 1 else ''}" if config.trainer.device == "cuda" else "CPU cores"
+    logger.info("step %s: the configuration is right, for %s; %s", step.name, machine, checked)

@@ -1,5 +1,6 @@
 """The flags that all studies share, and what their commands do with a study: list it or run it."""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cobalt.stage.errors import UserError
-from studies.plan import Study, check_arguments, is_done, step_records
+from studies.plan import Study, is_done, open_study, step_records
 from studies.run import run_study
 
 
@@ -45,6 +46,43 @@ def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
+@dataclass(frozen=True)
+class SeedsFlags:
+    """Flags of studies of several seeds."""
+
+    output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
+    """Folder of the study. The default lies in runs/ and has the study's name."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each has a world, a seed model and samples of its own. Seeds can be added later."""
+    fast: bool = False
+    """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
+    results: Path | None = None
+    """The file of tables to write; RESULTS.md in the folder of the study by default."""
+    list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
+    """Print the steps and which of them are done, and stop."""
+
+    def folder(self, name: str) -> Path:
+        """The folder of the study."""
+        return self.output_dir or Path("runs") / f"{name}{'_fast' if self.fast else ''}"
+
+    def page(self, name: str) -> Path:
+        """The file of tables."""
+        return self.results or self.folder(name) / "RESULTS.md"
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The flags that a study and its tables share. Raises UserError: see `check_seeds`."""
+        return ("--seeds", *map(str, check_seeds(self.seeds)), *(("--fast",) if self.fast else ()))
+
+    def again(self, *command: str) -> str:
+        """The command line that goes on with the study."""
+        return shlex.join([*command, *self.shared, *(("--results", str(self.results)) if self.results else ())])
+
+    def carry_out(self, study: Study) -> int:
+        """List the study, or run what is left of it; returns the exit code. Raises UserError: see `run_study`."""
+        return list_or_run(study, list_only=self.list_steps)
+
+
 def list_or_run(study: Study, *, list_only: bool) -> int:
     """Print the steps of a study, or run what is left of it; returns the exit code.
 
@@ -52,7 +90,7 @@ def list_or_run(study: Study, *, list_only: bool) -> int:
     """
     if not list_only:
         return run_study(study, sys.stdout.write)
-    check_arguments(study)
+    open_study(study, only_look=True)
     Console().print(plan_table(study))
     return 0
 

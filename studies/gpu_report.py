@@ -20,11 +20,12 @@ from cobalt.stage.cli import run_script
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.manifest import installed_version, recorded_arguments
 from cobalt.stage.records import read_records
+from studies.costs import collected
 from studies.plan import STEPS_FILE
-from studies.results import collected
 
 _PACKAGES = ("torch", "vllm", "verl", "flash-attn", "transformers", "ray")
 
+_PHASE_HEAD = ("phase", "s", "tokens", "tokens per second")
 _ALL, _RESPONSES = "prompts and responses", "responses"
 
 _PHASES = {
@@ -103,10 +104,11 @@ def training_figures(run: Path) -> TrainingFigures:
     if not trained:
         raise UserError(f"{run / METRICS} has no step of training")
     timed = trained[1:] or trained
-    tokens = {
-        _ALL: sum(metrics["perf/total_num_tokens"] for metrics in timed),
-        _RESPONSES: sum(_response_tokens(metrics) for metrics in timed),
-    }
+    tokens = {_ALL: 0.0, _RESPONSES: 0.0}
+    for metrics in timed:  # veRL gives the tokens of prompts and responses together, and both mean lengths
+        prompt, response = metrics["prompt_length/mean"], metrics["response_length/mean"]
+        tokens[_ALL] += metrics["perf/total_num_tokens"]
+        tokens[_RESPONSES] += metrics["perf/total_num_tokens"] * response / (prompt + response)
     phases = []
     for key, (name, kind) in _PHASES.items():
         if seconds := _values(timed, f"timing_s/{key}"):
@@ -122,12 +124,6 @@ def training_figures(run: Path) -> TrainingFigures:
 
 def _values(steps: Sequence[Mapping[str, float]], metric: str) -> list[float]:
     return [metrics[metric] for metrics in steps if metric in metrics]
-
-
-def _response_tokens(metrics: Mapping[str, float]) -> float:
-    """The tokens of a step's responses: veRL gives those of prompts and responses together, and both mean lengths."""
-    prompt, response = metrics["prompt_length/mean"], metrics["response_length/mean"]
-    return metrics["perf/total_num_tokens"] * response / (prompt + response)
 
 
 def peak_memory(samples: Path) -> float:
@@ -146,20 +142,15 @@ def peak_memory(samples: Path) -> float:
 
 def environment() -> dict[str, str]:
     """The GPUs by nvidia-smi, the CUDA version that torch was built for, and the packages that decide the figures."""
-    query = "--query-gpu=name,memory.total,compute_cap,driver_version"
+    import torch
+
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader"]
     try:
-        gpus = subprocess.check_output(
-            ["nvidia-smi", query, "--format=csv,noheader"], text=True, stderr=subprocess.DEVNULL
-        ).splitlines()
+        gpus = subprocess.check_output(query, text=True, stderr=subprocess.DEVNULL).splitlines()
     except (OSError, subprocess.CalledProcessError):
         gpus = []
     about = {f"GPU {index}": line.strip() for index, line in enumerate(gpus)}
-    try:
-        import torch
-
-        about["CUDA of torch"] = torch.version.cuda or "none"
-    except ImportError:
-        about["CUDA of torch"] = "none"
+    about["CUDA of torch"] = torch.version.cuda or "none"
     return about | {package: installed_version(package) or "not installed" for package in _PACKAGES}
 
 
@@ -184,33 +175,29 @@ def study_figures(study: Path) -> tuple[list[Phase], list[TrainingFigures], dict
 
 
 def page(
-    phases: Sequence[Phase],
-    runs: Sequence[TrainingFigures],
-    arguments: Mapping[str, Any],
-    about: Mapping[str, str],
-    *,
-    memory: float | None = None,
+    phases: Sequence[Phase], runs: Sequence[TrainingFigures], arguments: Mapping[str, Any], memory: float | None
 ) -> str:
-    """The report as markdown, from the steps, the training runs and the arguments of a study, and its `environment`.
+    """The report as markdown, from the steps, the training runs and the arguments of a study.
 
     `memory` is the most that all processes together had of the GPU's in use, in GiB; None: it was not sampled.
     """
     model = arguments.get("model") or "the pocket world's seed model"
+    total = f"{sum(phase.seconds for phase in phases):.1f}"
     parts = [
         "# The smoke profile on a GPU",
         f"Written by `scripts/gpu_check.sh` (`--profile gpu-smoke`) with {model}, seed {arguments.get('seed', 0)}."
         " The sizes are those of `cobalt_verl/config/scale/gpu-smoke.yaml`; nothing is learned at them.",
         "## Machine and versions",
-        _table(("what", "version"), [(name, version) for name, version in about.items()]),
+        _table(("what", "version"), environment().items()),
         "## Steps",
         "Wall time of each step, without the start of its services and with the judge. Tokens are those of responses.",
-        _phase_table(phases, total=True),
+        _table(_PHASE_HEAD, [*map(_phase_row, phases), ("all", total, "", "")]),
     ]
     for run in runs:
         parts += [
             f"## Training run {run.name}",
             f"Sums over {run.steps} steps; the first step of a run, in which kernels are compiled, is left out.",
-            _phase_table(run.phases),
+            _table(_PHASE_HEAD, map(_phase_row, run.phases)),
         ]
         if run.agreement:
             parts += [
@@ -239,19 +226,9 @@ def disagreement(runs: Sequence[TrainingFigures]) -> str:
     )
 
 
-def _phase_table(phases: Sequence[Phase], *, total: bool = False) -> str:
-    rows = [
-        (
-            phase.name,
-            f"{phase.seconds:.1f}",
-            "" if phase.tokens is None else f"{phase.tokens:,} ({phase.kind})",
-            "" if phase.rate is None else f"{phase.rate:,.0f}",
-        )
-        for phase in phases
-    ]
-    if total:
-        rows.append(("all", f"{sum(phase.seconds for phase in phases):.1f}", "", ""))
-    return _table(("phase", "s", "tokens", "tokens per second"), rows)
+def _phase_row(phase: Phase) -> tuple[str, ...]:
+    tokens = "" if phase.tokens is None else f"{phase.tokens:,} ({phase.kind})"
+    return phase.name, f"{phase.seconds:.1f}", tokens, "" if phase.rate is None else f"{phase.rate:,.0f}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -281,7 +258,7 @@ def main(arguments: Arguments) -> int:
 
     phases, runs, settings = study_figures(arguments.study)
     memory = None if arguments.memory_file is None else peak_memory(arguments.memory_file)
-    text = page(phases, runs, settings, environment(), memory=memory)
+    text = page(phases, runs, settings, memory)
     replace_text(arguments.output_file, text)
     Console().print(Markdown(text))
     if apart := disagreement(runs):

@@ -8,11 +8,10 @@ how far vLLM's probabilities are from the actor's. The configuration of both tra
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from cobalt.stage.errors import UserError
-from studies import pocket
-from studies.plan import Step, Study
+from studies.lines import VALIDATION_PROMPTS, Lines, length, problems
+from studies.plan import Study
 
 PROFILE = "gpu-smoke"
 
@@ -21,11 +20,7 @@ _DEV_PROBLEMS = 32
 _COLLECTION_PROBLEMS = 64
 _SAMPLES = 4
 _STEPS = 4
-_LONGEST_PROMPT = "4096"  # as in the profile
-
-# A small model of the hub thinks for longer than the profile's responses are.
-_NO_THINKING = ("--chat_template_thinking", "off")
-_NO_THINKING_IN_TRAINING = "+data.apply_chat_template_kwargs.enable_thinking=false"
+_LONGEST_PROMPT = 4096  # as in the profile
 
 
 def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> Study:
@@ -41,106 +36,63 @@ def study(folder: Path | None, seed: int, model: str | None, gpus: int = 1) -> S
     name = "gpu_smoke" if model is None else f"gpu_smoke_{Path(model).name}"
     folder = folder or Path("runs") / f"{name}{several}"
     world = Path("pocket") / f"gpu_smoke_seed{seed}"
-    base, first, given = _base_model(folder, world, seed, model)
+    local = model is not None and Path(model).is_dir()
+    base = world / "model" if model is None else Path(model) if local else folder / "base_model"
+    if local and not (base / "config.json").is_file():
+        raise UserError(f"--model {model} is not a model's folder, because it has no config.json")
+    lines = Lines(seed, inputs=(base,) if local else ())
+    if model is None:
+        lines.world(world, f"--demonstrations {_DEMONSTRATIONS}")
+    else:
+        line = "python -m cobalt.pocket --output_dir {world} --seed {seed} --problems_only"
+        made = (problems(world, split) for split in ("train", "dev", "test"))
+        lines.add("pocket_problems", "Make the problems of the pocket world.", line, *made, world=world)
+    if model is not None and not local:
+        line = "env HF_HUB_OFFLINE=0 hf download {model_name} --local-dir {base}"
+        lines.add("base_model", f"Download {model} (base).", line, base, model_name=model, base=base)
     report = folder / "gpu_report.md"
-    settings = () if gpus == 1 else (f"trainer.n_gpus_per_node={gpus}",)
-    flags = pocket.flags_of(profile=PROFILE, model=model, gpus=gpus if gpus > 1 else None)
+    _add_method(lines, folder, world, base, "" if gpus == 1 else f"trainer.n_gpus_per_node={gpus}")
+    line = "python -m studies.gpu_report {folder} --output_file {report}"
+    purpose = "Report versions, times, memory, and the agreement of vLLM and actor."
+    lines.add("gpu_report", purpose, line, report, shown=True, folder=folder, report=report)
+    flags = ["--profile", PROFILE, *(["--model", model] if model else []), *(["--gpus", str(gpus)] if gpus > 1 else [])]
     return Study(
         "gpu smoke",
         folder,
         {"seed": seed, "profile": PROFILE, "model": model} | ({"gpus": gpus} if gpus > 1 else {}),
-        (*first, *_steps(folder, world, seed, base, report, settings)),
+        tuple(lines.steps),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(seed)]),
         f"done. Tokens a second by phase, memory, and the agreement of vLLM and actor: {report}",
-        given=given,
-        given_by="the training or the download of that model",
+        inputs=(base,) if local else (),
+        made_by="the training or the download of that model",
     )
 
 
-def _base_model(
-    folder: Path, world: Path, seed: int, model: str | None
-) -> tuple[Path, tuple[Step, ...], tuple[Path, ...]]:
-    """The base model's folder, the steps that make the problems and the model, and what must be there before."""
-    if model is None:
-        made = pocket.pocket_world(world, seed, "--demonstrations", str(_DEMONSTRATIONS))
-        return pocket.world_model(world), (made,), ()
-    problems = Step(
-        "pocket_problems",
-        "Make the problems of the pocket world.",
-        ("python", "-m", "cobalt.pocket", *pocket.flags_of(output_dir=world, seed=seed, problems_only=True)),
-        files=tuple(pocket.problems(world, split) for split in ("train", "dev", "test")),
-    )
-    if Path(model).is_dir():
-        if not (Path(model) / "config.json").is_file():
-            raise UserError(f"--model {model} is not a model's folder, because it has no config.json")
-        return Path(model), (problems,), (Path(model),)
-    base = folder / "base_model"
-    download = Step(
-        "base_model",
-        f"Download {model} (base).",
-        ("env", "HF_HUB_OFFLINE=0", "hf", "download", model, "--local-dir", str(base)),
-        files=(base,),
-    )
-    return base, (problems, download), ()
-
-
-def _steps(
-    folder: Path, world: Path, seed: int, base: Path, report: Path, settings: tuple[str, ...]
-) -> tuple[Step, ...]:
-    from_hub = base != pocket.world_model(world)
+def _add_method(lines: Lines, folder: Path, world: Path, base: Path, settings: str) -> None:
+    """The steps between the base model and the report; `settings` are further ones of both training runs."""
     dev, collected = folder / "dev_problems.jsonl", folder / "collected_problems.jsonl"
-    ft_run, cobalt_run = folder / "ft_training", folder / "cobalt_training"
-    ft_model, cobalt_model = pocket.trained_model(ft_run), pocket.trained_model(cobalt_run)
-    prompts, validation = folder / "prompts.jsonl", folder / "validation_prompts.jsonl"
-    thinking = _NO_THINKING if from_hub else ()
-    rows = ("--max_prompt_length", _LONGEST_PROMPT, *thinking)
-    settings += (_NO_THINKING_IN_TRAINING,) if from_hub else ()
+    ft, cobalt = folder / "ft_training" / "model", folder / "cobalt_training" / "model"
+    prompts, validation = folder / "prompts.jsonl", folder / VALIDATION_PROMPTS
+    # A small model of the hub thinks for longer than the profile's responses are.
+    thinking = "" if base == world / "model" else "--chat_template_thinking off"
+    settings = f"{length(_STEPS)} {settings}"
+    settings += " +data.apply_chat_template_kwargs.enable_thinking=false" if thinking else ""
+    rows, sampling = f"--max_prompt_length {_LONGEST_PROMPT} {thinking}", f"--turns 2 -n {_SAMPLES} {thinking}"
 
-    def choice(name: str, use: str, count: int, split: str) -> Step:
-        source = pocket.problems(world, split)
-        return pocket.first_problems(name, f"Choose the problems for {use}.", count, source, folder / f"{name}.jsonl")
-
-    def trajectories(name: str, purpose: str, source: Path, model: Path) -> Step:
-        run = folder / name
-        return pocket.trajectories(name, purpose, source, run, model, seed, samples=_SAMPLES, turns=2, flags=thinking)
-
-    def training(run: Path, purpose: str, method: str, data: str, model: Path) -> Step:
-        rules: dict[str, Any] = {"validate_every": None, "settings": settings, "scale": PROFILE}
-        return pocket.training(run.name, purpose, method, folder / data, model, run, _STEPS, seed, **rules)
-
-    return (
-        choice("dev_problems", "evaluation", _DEV_PROBLEMS, "dev"),
-        choice("collected_problems", "collection", _COLLECTION_PROBLEMS, "train"),
-        trajectories("base_evaluation", "Evaluate the base model.", dev, base),
-        pocket.problem_rows("ft_rows", world, dev, folder / "ft_data", *rows, model=base),
-        training(
-            ft_run,
-            f"Train the base model by single-turn GRPO, {_STEPS} steps (FT).",
-            "grpo_single_turn",
-            "ft_data",
-            base,
-        ),
-        trajectories("ft_evaluation", "Evaluate FT.", dev, ft_model),
-        trajectories("ft_collection", "Collect FT's trajectories for training.", collected, ft_model),
-        pocket.contextual_prompts("prompts", folder / "ft_collection", prompts, ft_model, flags=thinking),
-        pocket.contextual_prompts(
-            "validation_prompts", folder / "ft_evaluation", validation, ft_model, is_test=True, flags=thinking
-        ),
-        pocket.multi_turn_rows("cobalt_rows", prompts, validation, folder / "cobalt_data", ft_model, *rows),
-        training(
-            cobalt_run,
-            f"Train FT by GRPO on partial trajectories, {_STEPS} steps (FT-Cobalt).",
-            "grpo_multi_turn",
-            "cobalt_data",
-            ft_model,
-        ),
-        trajectories("cobalt_evaluation", "Evaluate FT-Cobalt.", dev, cobalt_model),
-        Step(
-            "gpu_report",
-            "Report versions, times, memory, and the agreement of vLLM and actor.",
-            ("python", "-m", "studies.gpu_report", str(folder), "--output_file", str(report)),
-            files=(report,),
-            needs=(pocket.metrics_file(ft_run), pocket.metrics_file(cobalt_run)),
-            shown=True,
-        ),
-    )
+    lines.head("dev_problems", "the problems for evaluation", _DEV_PROBLEMS, problems(world, "dev"), dev)
+    train = problems(world, "train")
+    lines.head("collected_problems", "the problems for collection", _COLLECTION_PROBLEMS, train, collected)
+    lines.write("base_evaluation", "Evaluate the base model.", dev, folder / "base_evaluation", base, sampling)
+    lines.rows("ft_rows", "single", train, dev, folder / "ft_data", base, f"--prompts pocket {rows}")
+    purpose, data = f"Train the base model by single-turn GRPO, {_STEPS} steps (FT).", folder / "ft_data"
+    lines.train("ft_training", purpose, "grpo_single_turn", data, base, ft.parent, settings, profile=PROFILE)
+    lines.write("ft_evaluation", "Evaluate FT.", dev, folder / "ft_evaluation", ft, sampling)
+    purpose, run = "Collect FT's trajectories for training.", folder / "ft_collection"
+    lines.write("ft_collection", purpose, collected, run, ft, sampling)
+    lines.prompts("prompts", run, prompts, ft, f"--prompts pocket {thinking}")
+    flags = f"--prompts pocket --is_test {thinking}"
+    lines.prompts("validation_prompts", folder / "ft_evaluation", validation, ft, flags)
+    lines.rows("cobalt_rows", "multi", prompts, validation, folder / "cobalt_data", ft, rows)
+    purpose, data = f"Train FT by GRPO on partial trajectories, {_STEPS} steps (FT-Cobalt).", folder / "cobalt_data"
+    lines.train("cobalt_training", purpose, "grpo_multi_turn", data, ft, cobalt.parent, settings, profile=PROFILE)
+    lines.write("cobalt_evaluation", "Evaluate FT-Cobalt.", dev, folder / "cobalt_evaluation", cobalt, sampling)

@@ -10,7 +10,6 @@ and `studies.offline_results` makes the tables.
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies import pocket
 from studies.methods import BASE, COBALT, FT, FT_COBALT, GRPO_MT, Method, SeedFolders
 
 WRITERS = (BASE, FT, GRPO_MT)
@@ -50,7 +49,7 @@ class Groups:
 
     slug: str
     size: int = 4
-    flags: tuple[str, ...] = ()
+    flags: str = ""
     writers: tuple[Method, ...] = WRITERS
     validation: bool = True
 
@@ -82,15 +81,14 @@ class OfflineMethod:
 
 
 FOURS, EIGHTS = Groups("groups_of_4"), Groups("groups_of_8", 8)
-ANY = Groups("groups_not_balanced", 4, ("--contrast", "any"))
+ANY = Groups("groups_not_balanced", 4, "--contrast any")
 OF_BASE = Groups("groups_of_base", writers=(BASE,))
 # Four trajectories of a problem seldom have four different programs, and few problems have both kinds of first ones.
 # These rows have little data, and so see it a few times only.
-_RECORDED = ("--rewards_from", "recorded")
-FIRST = Groups("groups_of_first_turns", 2, _RECORDED, (), validation=False)
-TURNS = Groups("groups_of_turns", 2, ("--responses", "turns", *_RECORDED), (), validation=False)
+FIRST = Groups("groups_of_first_turns", 2, "--rewards_from recorded", (), validation=False)
+TURNS = Groups("groups_of_turns", 2, "--responses turns --rewards_from recorded", (), validation=False)
 
-VALIDATION = Groups("groups_of_validation", 4, ("--contrast", "any"), (BASE,))
+VALIDATION = Groups("groups_of_validation", 4, "--contrast any", (BASE,))
 """Its file of validation is that of every row: programs of the seed model for problems that FOURS leaves out, too."""
 
 # Of two responses the group-normalised advantage forgets how far apart their rewards are, so pairs have that of RLOO.
@@ -142,7 +140,7 @@ class OfflineFolders:
     @property
     def trajectories(self) -> Path:
         """The trajectories that Cobalt is trained on."""
-        return pocket.evaluation_file(self.reproduced.collection("ft_cobalt"))
+        return self.reproduced.collected("ft_cobalt")
 
     def submissions(self, writer: Method) -> Path:
         """A writer's judged programs."""
@@ -154,7 +152,7 @@ class OfflineFolders:
 
     def model(self, row: Row) -> Path:
         """The policy of a row."""
-        return self.reproduced.model(row) if isinstance(row, Method) else pocket.trained_model(self.training(row))
+        return self.reproduced.model(row) if isinstance(row, Method) else self.training(row) / "model"
 
     def evaluation(self, row: Row) -> Path:
         """The trajectories of a row on the test problems."""

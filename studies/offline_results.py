@@ -16,16 +16,15 @@ from cobalt.episode.record import read_trajectories
 from cobalt.report.comparison import check_comparable
 from cobalt.report.curves import read_metrics
 from cobalt.report.published import published_offline_table
-from cobalt.report.runs import Run, read_run
+from cobalt.report.runs import EVALUATION, Run, read_run
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import count_distinct
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
-from studies import pocket
-from studies.divergence import read_divergence
-from studies.equal_time import command_seconds, training_seconds
+from studies.costs import Cost, batch_of, collected, command_seconds, cost, cost_table, training_seconds
+from studies.divergence import read_kl
 from studies.flags import check_seeds
-from studies.methods import BASE, COBALT, Method
+from studies.methods import BASE, COBALT
 from studies.offline_methods import (
     ROWS,
     SFT,
@@ -33,12 +32,10 @@ from studies.offline_methods import (
     WRITERS,
     OfflineFolders,
     OfflineMethod,
-    Row,
     folders_of,
 )
-from studies.page import kept, write_page
-from studies.results import batch_of, collected, cost
-from studies.seed_tables import Cost, cost_table, gain_table, pass_table, samples_table
+from studies.page import text_around, write_page
+from studies.seed_tables import gain_table, pass_table, samples_table
 
 MODULE = "studies.offline_results"
 
@@ -66,9 +63,8 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
 
     Raises UserError if a step of one of the studies has not run, or the run was not validated.
     """
-    run, found = at.training(method), read_metrics(at.training(method))
-    steps = max((number for number, _ in found), default=0)
-    trained = [metrics for number, metrics in found if number > 0]
+    run = at.training(method)
+    trained = [metrics for number, metrics in read_metrics(run) if number > 0]
     divergences = [metrics["validation/kl"] for metrics in trained if "validation/kl" in metrics]
     if not divergences:
         raise UserError(f"{run} was not validated")
@@ -85,32 +81,28 @@ def offline_run(at: OfflineFolders, method: OfflineMethod) -> OfflineRun:
         for group in read_groups(at.own.data(method.groups.slug) / "train.jsonl")
         for response in group.responses
     )
-    seconds = training_seconds(run, steps) + preparing
-    cost = Cost(steps, len(trained) * batch_of(run)[0], examples, seconds, preparing, tokens, tests, memory)
+    seconds = training_seconds(run, len(trained)) + preparing
+    cost = Cost(len(trained), len(trained) * batch_of(run)[0], examples, seconds, preparing, tokens, tests, memory)
     return OfflineRun(cost, distinct, examples / distinct, divergences[-1])
 
 
 def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
-    """Every table, under its heading. A row that is not finished for every seed is left out, and the caption names it.
+    """Every table, under its heading.
 
-    Raises UserError if a run of a finished row cannot be read, the seed model's is missing, or the runs are not on the
-    same problems.
+    Raises UserError if a run is missing or cannot be read, or the runs are not on the same problems.
     """
-    unfinished = [row for row in SHOWN if row is not BASE and not _finished(seeds, row)]
-    shown = [row for row in SHOWN if row not in unfinished]
     runs: dict[str, dict[int, Run]] = {
-        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in shown
+        row.name: {at.own.seed: read_run(row.name, at.evaluation(row)) for at in seeds} for row in SHOWN
     }
     for at in seeds:
         check_comparable([of_row[at.own.seed] for of_row in runs.values()])
-    files = {row.name: [pocket.evaluation_file(at.samples(row)) for at in seeds] for row in ROWS if row in shown}
     scores = {
-        name: [count_distinct(group) for path in of_row for group in read_trajectories(path)]
-        for name, of_row in files.items()
+        row.name: [count_distinct(group) for at in seeds for group in read_trajectories(at.samples(row) / EVALUATION)]
+        for row in ROWS
     }
     costs: dict[str, dict[int, Cost]] = {}
     extra = {"": ["examples", "distinct", "epochs", "KL"], BASE.name: ["0", "0", "0", "0.000"]}
-    for row in shown[1:]:
+    for row in SHOWN[1:]:
         if isinstance(row, OfflineMethod):
             trained = [offline_run(at, row) for at in seeds]
             costs[row.name] = {at.own.seed: one.cost for at, one in zip(seeds, trained, strict=True)}
@@ -121,16 +113,15 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             ]
         else:
             costs[row.name] = {at.own.seed: cost(at.reproduced, row) for at in seeds}
-            data = ["", "", _moved(seeds, row)]
+            data = ["", "", f"{mean(read_kl(at.divergence(row)) for at in seeds):.3f}"]
         extra[row.name] = [f"{mean(one.examples for one in costs[row.name].values()):,.0f}", *data]
-    reached = pass_table("offline", _caption(seeds, unfinished), runs, extra)
+    reached = pass_table("offline", _caption(seeds), runs, extra)
     data_rows = [(*values, extra[str(values[0])][-1]) for values in reached.data_rows]
     return [
         ("Offline RL", replace(reached, data_header=(*reached.data_header, "kl"), data_rows=data_rows)),
         *(
             (f"Offline RL: {row.name} against the others", gain_table(f"offline_gain_{row.slug}", runs, row.name))
             for row in (BASE, SFT, COBALT)
-            if row in shown
         ),
         ("Offline RL: pass@k by difficulty", samples_table(scores)),
         ("Offline RL: costs", cost_table("offline_costs", costs)),
@@ -138,23 +129,7 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
     ]
 
 
-def _finished(seeds: Sequence[OfflineFolders], row: Row) -> bool:
-    """Whether everything that the tables show of a row is there."""
-    folders = [at.evaluation(row) for at in seeds]
-    if row in ROWS:
-        folders += [at.samples(row) for at in seeds]
-    return all(pocket.evaluation_file(folder).exists() for folder in folders)
-
-
-def _moved(seeds: Sequence[OfflineFolders], row: Method) -> str:
-    """The mean KL divergence of a row that another study trained; "" if it was not estimated for every seed."""
-    files = [at.divergence(row) for at in seeds]
-    if not all(file.exists() for file in files):
-        return ""
-    return f"{mean(read_divergence(file).kl for file in files):.3f}"
-
-
-def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
+def _caption(seeds: Sequence[OfflineFolders]) -> str:
     names = [at.own.step(f"{writer.slug}_submissions") for at in seeds for writer in WRITERS]
     submitted = command_seconds(seeds[0].own.folder, names)
     trained = [cost(at.reproduced, writer).seconds for at in seeds for writer in WRITERS if writer is not BASE]
@@ -165,7 +140,7 @@ def _caption(seeds: Sequence[OfflineFolders], unfinished: Sequence[Row]) -> str:
         f" {sum(trained) / len(seeds):,.0f} s; neither is in the costs of the rows. Examples are responses trained on,"
         " distinct ones are counted once. KL is KL(seed model || policy) in nats a token, estimated"
         " on the seed model's own programs for problems that rows on submissions leave out, each different one once."
-    ) + (f" Not finished, and left out: {'; '.join(row.name for row in unfinished)}." if unfinished else "")
+    )
 
 
 @dataclass(frozen=True)
@@ -186,7 +161,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Write, and return the exit code."""
-    around = kept(arguments.output_file, MODULE)
+    around = text_around(arguments.output_file, MODULE)
     seeds = [
         folders_of(arguments.study, arguments.reproduced, seed, fast=arguments.fast)
         for seed in sorted(check_seeds(arguments.seeds))

@@ -18,7 +18,7 @@ def marks(module: str) -> tuple[str, str]:
     return f"<!-- begin: {module} -->", f"<!-- end: {module} -->"
 
 
-def kept(output: Path, module: str) -> tuple[str, str]:
+def text_around(output: Path, module: str) -> tuple[str, str]:
     """The text before and after the tables of a module on a page, its marks included; for a new page, a heading.
 
     Raises UserError if the file is not text, or has no marks of this module.
@@ -30,19 +30,19 @@ def kept(output: Path, module: str) -> tuple[str, str]:
         text = output.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{output} is not a readable text file: name another one") from None
-    before, found_begin, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found_begin or not found_end:
+    before, has_begin, rest = text.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not has_begin or not has_end:
         raise UserError(f"{output} has no lines {begin!r} and {end!r}: write them where the tables are to go")
     return before + begin, end + after
 
 
 def write_page(
-    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Sequence[Draw]]
+    output: Path, around: tuple[str, str], tables: Sequence[tuple[str, Table]], plots: Mapping[str, Draw]
 ) -> None:
-    """Write tables, each under its heading, and the plots that follow a table, by the table's name.
+    """Write tables, each under its heading, and the plot that follows a table, by the table's name.
 
-    `around` is the text before and after them (`kept`). Raises UserError if a file cannot be written.
+    `around` is the text before and after them (`text_around`). Raises UserError if a file cannot be written.
     """
     before, after = around
     side = output.with_suffix("")
@@ -52,8 +52,7 @@ def write_page(
         for heading, table in tables:
             (side / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
             parts.append(f"### {heading}\n\n{to_markdown(table)}")
-            for number, draw in enumerate(plots.get(table.name, ()), 1):
-                file = side / f"{table.name}{'' if number == 1 else f'_{number}'}.png"
-                draw(file)
-                parts.append(f"![{heading}]({side.name}/{file.name})\n")
+            if table.name in plots:
+                plots[table.name](side / f"{table.name}.png")
+                parts.append(f"![{heading}]({side.name}/{table.name}.png)\n")
         output.write_text("\n".join([before, "", *parts, after]), encoding="utf-8")

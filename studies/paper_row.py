@@ -8,23 +8,22 @@ the same commands one by one. Under Slurm a job runs this command, and another j
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cobalt.stage.cli import run_script
-from studies import pocket
 from studies.dry_run import dry_run
 from studies.flags import StudyFlags
-from studies.lines import Lines
-from studies.plan import Step, Study
+from studies.lines import NO_VALIDATION, Lines
+from studies.plan import Study
 
 TRAIN, DEV, TEST = 5853, 250, 175
 """Problems of TACO-Cobalt and of LiveCodeBench's sixth file, by their cards."""
 _HOURS = 16.9 * 4 / 3600
 """GPU-hours of a training example, which must be a prompt with its 16 responses (docs/RESULTS.md), as the paper gives
 them: seconds on four GPUs. Sampling alone takes less."""
-_GIVEN = ("train", "dev", "lcb_v6")
+_DATA_FILES = ("train", "dev", "lcb_v6")
 
 
 @dataclass(frozen=True)
@@ -44,76 +43,57 @@ class Arguments(StudyFlags):
     """Print commands, memory, disk and GPU-hours, check the configurations without a GPU, and stop."""
 
 
-def _make_data(plan: Lines, folder: Path) -> None:
+def _add_data(lines: Lines, at: Path, data: Path) -> None:
     """TACO-Cobalt made again, with the four easiest tests public by 16 attempts of another model, and LiveCodeBench."""
-    online, hub = "env HF_HUB_OFFLINE=0 python preproc", "env HF_HUB_OFFLINE=0 hf download"
-    coder, sampled = folder / "coder", "python run_single_turn_vllm.py -n 16 --seed {seed}"
-    plan.add("coder", "Download it.", f"{hub} Qwen/Qwen2.5-Coder-7B-Instruct --local-dir {{at}}/coder", "{at}/coder")
-    plan.add(
-        *("taco", "Make the problems."),
-        *(f"{online}/preproc_taco.py -o {{at}}/taco", "{at}/taco/train.jsonl {at}/taco/dev.jsonl"),
-    )
+    online, coder, taco, attempts = "env HF_HUB_OFFLINE=0", at / "coder", at / "taco", at / "attempts.jsonl"
+    line = f"{online} hf download Qwen/Qwen2.5-Coder-7B-Instruct --local-dir {{coder}}"
+    lines.add("coder", "Download it.", line, coder, coder=coder)
+    line = f"{online} python preproc/preproc_taco.py -o {{taco}}"
+    lines.add("taco", "Make the problems.", line, taco / "train.jsonl", taco / "dev.jsonl", taco=taco)
+    joined = []
     for split in ("train", "dev"):
-        line = f"{sampled} --input_file {{at}}/taco/{split}.jsonl --output_file {{at}}/attempts_{split}.jsonl"
-        plan.add(f"attempts_{split}", "Judge attempts at them.", line, f"{{at}}/attempts_{split}.jsonl", coder)
-    joined = ("bash", "-c", 'cat "$1" "$2" >"$3"', "attempts")
-    files = [folder / f"attempts_{name}.jsonl" for name in ("train", "dev")]
-    attempts = folder / "attempts.jsonl"
-    plan.append(
-        Step("attempts", "Join the attempts.", (*joined, *map(str, (*files, attempts))), (attempts,), tuple(files))
-    )
-    plan.add(
-        *("problems", "Make the easiest tests public."),
-        f"{online}/preproc_taco.py -o {{data}} --attempts_file {{at}}/attempts.jsonl",
-        "{data}/train.jsonl {data}/dev.jsonl",
-    )
-    line = f"{online}/preproc_lcb_test6.py --paper_mode -o {{data}}/lcb_v6.jsonl"
-    plan.add("lcb", "Make the problems of the evaluation.", line, "{data}/lcb_v6.jsonl")
+        joined.append(at / f"attempts_{split}.jsonl")
+        # Attempts of the coder do not think, and have the command's lengths.
+        line = "python run_single_turn_vllm.py -n 16 --seed {seed} --input_file {source} --output_file {file}"
+        paths: dict[str, Any] = {"source": taco / f"{split}.jsonl", "file": joined[-1]}
+        lines.add(f"attempts_{split}", "Judge attempts at them.", line, joined[-1], model=coder, **paths)
+    values: dict[str, Any] = {"script": 'cat "$1" "$2" >"$3"', "parts": tuple(map(str, (*joined, attempts)))}
+    lines.add("attempts", "Join the attempts.", "bash -c {script} attempts {parts}", attempts, **values)
+    line = f"{online} python preproc/preproc_taco.py -o {{data}} --attempts_file {{attempts}}"
+    files = (data / "train.jsonl", data / "dev.jsonl")
+    lines.add("problems", "Make the easiest tests public.", line, *files, data=data, attempts=attempts)
+    line, file = f"{online} python preproc/preproc_lcb_test6.py --paper_mode -o {{file}}", data / "lcb_v6.jsonl"
+    lines.add("lcb", "Make the problems of the evaluation.", line, file, file=file)
 
 
-def _train_and_measure(plan: Lines, folder: Path, base: Path, row: str, seed: int) -> None:
+def _add_training(lines: Lines, at: Path, data: Path, base: Path, row: str) -> None:
     """The steps after the data and the base model."""
-    ft, cobalt = folder / "ft_training", folder / "cobalt_training"
-    ft_model = pocket.trained_model(ft)
+    ft, cobalt = at / "ft_training" / "model", at / "cobalt_training" / "model"
+    problems = {name: data / f"{name}.jsonl" for name in _DATA_FILES}
 
     def write(name: str, purpose: str, source: str, model: Path, turns: int) -> None:
-        line = f"bash scripts/multi_turn.sh {{data}}/{source}.jsonl {{at}}/{name} --turns {turns} -n 16 --seed {{seed}}"
-        line += " --max_tokens 6144 --enable_thinking"
-        plan.add(name, purpose, line, f"{{at}}/{name}/evaluation.jsonl", model)
+        lines.write(name, purpose, problems[source], at / name, model, f"--turns {turns} -n 16")
 
-    def train(run: Path, method: str, rows: Path, model: Path) -> None:
-        step = pocket.training(
-            *(run.name, "Train by GRPO, as many epochs as the paper.", method, rows, model, run, None, seed),
-            save_every=10,
-            validate_every=None,
-            scale="paper",
+    def train(model: Path, method: str, rows: Path, policy: Path) -> None:
+        name, purpose = model.parent.name, "Train by GRPO, as many epochs as the paper."
+        settings = f"trainer.save_freq=10 {NO_VALIDATION}"
+        environment = "env COBALT_JUDGE_PAPER=true"
+        lines.train(
+            *(name, purpose, method, rows, policy, model.parent, settings), profile="paper", environment=environment
         )
-        plan.append(replace(step, command=("env", "COBALT_JUDGE_PAPER=true", *step.command)))
 
     write("base", "Measure base.", "lcb_v6", base, 8)
-    plan.add(
-        *("ft_rows", "Write the rows of single-turn GRPO for veRL."),
-        "python preproc/verl_preproc_single_turn.py --train_file {data}/train.jsonl --validation_file {data}/dev.jsonl"
-        " --local_dir {at}/ft_rows --model_name {base}",
-        "{at}/ft_rows/train.parquet {at}/ft_rows/validation.parquet",
-    )
-    train(ft, "grpo_single_turn", folder / "ft_rows", base)
+    lines.rows("ft_rows", "single", problems["train"], problems["dev"], at / "ft_rows", base)
+    train(ft, "grpo_single_turn", at / "ft_rows", base)
     if row != "FT":
-        for split, flag in (("train", ""), ("dev", " --is_test")):
-            write(f"ft_{split}", "Collect FT's trajectories.", split, ft_model, 2)
-            line = f"python preproc/process_multi_turn_taco.py --input_file {{at}}/ft_{split}/evaluation.jsonl{flag}"
-            line += f" --output_file {{at}}/{split}_prompts.jsonl --model_name {{ft}}"
-            plan.add(f"{split}_prompts", "Cut them into contextual prompts.", line, f"{{at}}/{split}_prompts.jsonl")
-        plan.add(
-            *("cobalt_rows", "Write the prompts as rows for veRL."),
-            "python preproc/verl_preproc_multi_turn.py --train_file {at}/train_prompts.jsonl --validation_file"
-            " {at}/dev_prompts.jsonl --local_dir {at}/cobalt_rows --model_name {ft}",
-            "{at}/cobalt_rows/train.parquet {at}/cobalt_rows/validation.parquet",
-        )
-        train(cobalt, "grpo_multi_turn", folder / "cobalt_rows", base if row == "Cobalt" else ft_model)
-    write("row", f"Measure {row}.", "lcb_v6", pocket.trained_model(ft if row == "FT" else cobalt), 8)
-    runs = {"base": folder / "base", row: folder / "row"}
-    plan.append(pocket.report("report", "Compare base and the row.", runs, folder / "report"))
+        for split, flag in (("train", ""), ("dev", "--is_test")):
+            write(f"ft_{split}", "Collect FT's trajectories.", split, ft, 2)
+            lines.prompts(f"{split}_prompts", at / f"ft_{split}", at / f"{split}_prompts.jsonl", ft, flag)
+        rows = at / "cobalt_rows"
+        lines.rows("cobalt_rows", "multi", at / "train_prompts.jsonl", at / "dev_prompts.jsonl", rows, ft)
+        train(cobalt, "grpo_multi_turn", rows, base if row == "Cobalt" else ft)
+    write("row", f"Measure {row}.", "lcb_v6", ft if row == "FT" else cobalt, 8)
+    lines.report("report", "Compare base and the row.", {"base": at / "base", row: at / "row"}, at / "report")
 
 
 def study(arguments: Arguments) -> Study:
@@ -121,27 +101,28 @@ def study(arguments: Arguments) -> Study:
     folder = arguments.output_dir or Path("runs") / f"paper_{arguments.row.lower()}"
     here = Path(arguments.model).is_dir()
     base, data = Path(arguments.model) if here else folder / "base_model", arguments.data or folder / "data"
-    given = [base] if here else []
-    given += [data / f"{name}.jsonl" for name in _GIVEN] if arguments.data else []
-    names = {"at": folder, "data": data, "base": base, "seed": arguments.seed, "hub": arguments.model}
-    names["ft"] = pocket.trained_model(folder / "ft_training")
-    plan = Lines(names, given, ("tensor_parallel_size=4",), ("paper=true",))
+    inputs = [base] if here else []
+    inputs += [data / f"{name}.jsonl" for name in _DATA_FILES] if arguments.data else []
+    services = {"engine": ("tensor_parallel_size=4",), "judge": ("paper=true",)}
+    sampling = "--max_tokens 6144 --enable_thinking"
+    lines = Lines(arguments.seed, inputs=inputs, sampling=sampling, data_source=None, services=services)
     if not here:
-        plan.add("base_model", "Download it.", "env HF_HUB_OFFLINE=0 hf download {hub} --local-dir {base}", "{base}")
+        line = "env HF_HUB_OFFLINE=0 hf download {hub} --local-dir {base}"
+        lines.add("base_model", "Download it.", line, base, hub=arguments.model, base=base)
     if arguments.data is None:
-        _make_data(plan, folder)
-    _train_and_measure(plan, folder, base, arguments.row, arguments.seed)
+        _add_data(lines, folder, data)
+    _add_training(lines, folder, data, base, arguments.row)
     again = ["python", "-m", "studies.paper_row", str(folder), str(arguments.seed), "--row", arguments.row]
     again += ["--model", arguments.model, *(["--data", str(data)] if arguments.data else [])]
     return Study(
         "paper row",
         folder,
         {"row": arguments.row, "model": arguments.model, "seed": arguments.seed, "data": str(data)},
-        tuple(plan.steps),
+        tuple(lines.steps),
         shlex.join(again),
         f"done: {folder / 'report' / 'report.md'}",
-        given=tuple(given),
-        given_by="the commands of docs/reproduce.md that make it",
+        inputs=tuple(inputs),
+        made_by="the commands of docs/reproduce.md that make it",
     )
 
 
@@ -157,7 +138,7 @@ def gpu_hours(planned: Study, data: Path) -> Iterator[tuple[str, float]]:
         return sum(1 for _ in path.open("rb")) if path.exists() else otherwise
 
     train, dev, test = (
-        count(data / f"{name}.jsonl", number) for name, number in zip(_GIVEN, (TRAIN, DEV, TEST), strict=True)
+        count(data / f"{name}.jsonl", number) for name, number in zip(_DATA_FILES, (TRAIN, DEV, TEST), strict=True)
     )
     examples = {"attempts_train": train, "attempts_dev": dev, "ft_train": 3 * train, "ft_dev": 3 * dev}
     examples |= {"base": 9 * test, "row": 9 * test, "ft_training": 4 * train}  # epochs, and programs of a trajectory

@@ -85,12 +85,12 @@ class Study:
         command: What a user runs to go on with the study.
         closing: What to look at when the study is complete.
         root: The folder that commands run in. Relative paths of the study are relative to it.
-        given: Files and folders that must be there before the study begins, made by another study.
-        given_by: The command that makes them.
+        inputs: Files and folders that must be there before the study begins, made by another study.
+        made_by: The command that makes them.
 
     Raises:
         ValueError: the plan contradicts itself: two steps have one name or make one file, or a step needs what is
-            neither given nor made by then.
+            neither an input nor made by then.
     """
 
     name: str
@@ -100,21 +100,19 @@ class Study:
     command: str
     closing: str
     root: Path = ROOT
-    given: tuple[Path, ...] = ()
-    given_by: str = ""
+    inputs: tuple[Path, ...] = ()
+    made_by: str = ""
 
     def __post_init__(self) -> None:
         names = [step.name for step in self.steps]
         if len(set(names)) < len(names):
             raise ValueError(f"two steps have one name: {names}")
-        made = set(self.given)
-        for index, step in enumerate(self.steps):
-            for path in step.needs:
-                if path not in made:
-                    raise ValueError(f"step {step.name!r} needs {path}, which no step has made by then")
-            for path in step.files:
-                if any(path in other.files for other in self.steps[:index]):
-                    raise ValueError(f"step {step.name!r} makes {path}, which an earlier step has made")
+        made = set(self.inputs)
+        for step in self.steps:
+            if not made.issuperset(step.needs):
+                raise ValueError(f"step {step.name!r} needs what no step has made by then")
+            if not made.isdisjoint(step.files):
+                raise ValueError(f"step {step.name!r} makes what an earlier step has made")
             made.update(step.files)
 
     @property
@@ -139,25 +137,15 @@ class _StepRecord(BaseModel):
     files: dict[str, str | None]
 
 
-def check_arguments(study: Study) -> None:
-    """Check that the folder is this study's, begun with the same arguments, if it was begun. Nothing is written.
-
-    Raises:
-        UserError: the folder holds another study, or this one with other arguments.
-    """
-    if study.record_file.exists() and study.record_file.stat().st_size > 0:
-        open_study(study, only_look=True)
-
-
-def check_given(study: Study) -> None:
+def check_inputs(study: Study) -> None:
     """Check that everything is there that the study takes from another one.
 
     Raises:
         UserError: a file or folder is missing; the message has the command that makes it.
     """
-    for path in study.given:
+    for path in study.inputs:
         if not (study.root / path).exists():
-            raise UserError(f"{path} is not there: run {study.given_by} first")
+            raise UserError(f"{path} is not there: run {study.made_by} first")
 
 
 def open_study(study: Study, *, only_look: bool = False) -> None:
@@ -165,11 +153,14 @@ def open_study(study: Study, *, only_look: bool = False) -> None:
 
     Args:
         study: The study.
-        only_look: Leave the manifest as it is.
+        only_look: Write nothing.
 
     Raises:
         UserError: the folder holds another study, or this one with other arguments.
     """
+    begun = study.record_file.exists() and study.record_file.stat().st_size > 0
+    if only_look and not begun:
+        return
     try:
         open_manifest(study.record_file, {"study": study.name, **study.arguments}, complete=only_look)
     except UserError as error:

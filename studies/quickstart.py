@@ -8,14 +8,15 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
-from studies import gpu_smoke, pocket
+from studies import gpu_smoke
 from studies.dry_run import dry_run
 from studies.flags import StudyFlags
-from studies.plan import Step, Study
+from studies.lines import Lines, length, problems
+from studies.plan import Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,142 +41,67 @@ FAST = Scale(demonstrations=1000, dev_problems=16, collection_problems=24, train
 SPECIAL = Scale(demonstrations=6500, dev_problems=400, collection_problems=600, training_steps=30)
 """With special cases."""
 
-_SPECIAL_FT = ("actor_rollout_ref.actor.optim.lr=1e-3", "actor_rollout_ref.actor.use_kl_loss=false")
-SPECIAL_COBALT = ("actor_rollout_ref.actor.optim.lr=2e-4", "actor_rollout_ref.actor.use_kl_loss=false")
+_SPECIAL_FT = "actor_rollout_ref.actor.optim.lr=1e-3 actor_rollout_ref.actor.use_kl_loss=false"
+SPECIAL_COBALT = "actor_rollout_ref.actor.optim.lr=2e-4 actor_rollout_ref.actor.use_kl_loss=false"
 """Settings of Cobalt's training in a world with special cases (docs/hacking.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quickstart:
-    """One quickstart: what decides it, and its plan.
+def scale_of(*, fast: bool, special_cases: float) -> Scale:
+    """How large the quickstart with these flags is."""
+    return FAST if fast else SPECIAL if special_cases else FULL
 
-    Its folder has dev_problems.jsonl, on which models are compared; the training runs ft_training and cobalt_training;
-    the trajectories base, ft and ft_cobalt on those problems, and ft_collection on training problems; the rows ft_data
-    and cobalt_data; and report.
 
-    Attributes:
-        folder: Folder of the study.
+def plan(at: Path, seed: int, *, fast: bool = False, special: float = 0.0) -> Lines:
+    """The steps, in a folder.
+
+    It then has dev_problems.jsonl, on which models are compared; the training runs ft_training and cobalt_training; the
+    trajectories base, ft and ft_cobalt on those problems, and ft_collection on training problems; the rows ft_data and
+    cobalt_data; and report. Studies of the same seed share the world in pocket/.
+
+    Args:
+        at: Folder of the study.
         seed: Decides the pocket world and the samples.
         fast: Take too few problems and training steps to learn anything, and a weaker seed model.
-        special_cases: Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above
-            0 the world has no open sentences, and `fast` does not take a weaker seed model, which would find nothing to
+        special: Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above 0 the
+            world has no open sentences, and `fast` does not take a weaker seed model, which would find nothing to
             exploit.
     """
+    scale, lines = scale_of(fast=fast, special_cases=special), Lines(seed)
+    steps = f"{scale.training_steps} steps"
+    trained = length(scale.training_steps, validate_every=None if fast else 10)
+    kind = f"special_{'' if special == 1 else f'{special:g}_'}" if special else "fast_" if fast else ""
+    world = Path("pocket") / f"{kind}seed{seed}"
+    base, ft, cobalt = world / "model", at / "ft_training" / "model", at / "cobalt_training" / "model"
+    dev, collected, report = at / "dev_problems.jsonl", at / "collected_problems.jsonl", at / "report"
 
-    folder: Path
-    seed: int
-    fast: bool = False
-    special_cases: float = 0.0
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What decides the results, for `Study.arguments`."""
-        return {"seed": self.seed, "fast": self.fast, "special_cases": self.special_cases}
-
-    @property
-    def scale(self) -> Scale:
-        """Number of problems and steps."""
-        return FAST if self.fast else SPECIAL if self.special_cases else FULL
-
-    @property
-    def dev(self) -> Path:
-        """The development problems that the models are compared on."""
-        return self.folder / "dev_problems.jsonl"
-
-    def model(self, run: str) -> Path:
-        """The policy of a training run of the study."""
-        return pocket.trained_model(self.folder / run)
-
-    def steps(self) -> tuple[Step, ...]:
-        """The plan."""
-        scale, seed, at, special = self.scale, self.seed, self.folder, self.special_cases
-        # Studies of the same seed share the world.
-        kind = f"special_{'' if special == 1 else f'{special:g}_'}" if special else "fast_" if self.fast else ""
-        world = Path("pocket") / f"{kind}seed{seed}"
-        base, collected, report = pocket.world_model(world), at / "collected_problems.jsonl", at / "report"
-        flags = ["--demonstrations", f"{(SPECIAL if special else scale).demonstrations}"]
-        if special:
-            flags = ["--special_cases", f"{special:g}", "--open_share", "0", *flags]
-
-        def evaluation(name: str, purpose: str, run: str, model: Path) -> Step:
-            return pocket.trajectories(name, purpose, self.dev, at / run, model, seed, samples=1)
-
-        def training(name: str, purpose: str, method: str, data: str, model: Path, settings: tuple[str, ...]) -> Step:
-            return pocket.training(
-                name,
-                f"{purpose}, {scale.training_steps} steps ({'FT' if name == 'ft_training' else 'FT-Cobalt'}).",
-                method,
-                at / data,
-                model,
-                at / name,
-                scale.training_steps,
-                seed,
-                validate_every=None if self.fast else 10,
-                settings=settings if special else (),
-            )
-
-        return (
-            pocket.pocket_world(world, seed, *flags),
-            pocket.first_problems(
-                "dev_problems",
-                "Choose the problems that the models are compared on.",
-                scale.dev_problems,
-                pocket.problems(world, "dev"),
-                self.dev,
-            ),
-            pocket.first_problems(
-                "collected_problems",
-                "Choose the problems that trajectories are collected for.",
-                scale.collection_problems,
-                pocket.problems(world, "train"),
-                collected,
-            ),
-            evaluation("base_evaluation", "Evaluate the seed model (base).", "base", base),
-            pocket.problem_rows("ft_rows", world, self.dev, at / "ft_data"),
-            training(
-                "ft_training",
-                "Train the seed model by single-turn GRPO",
-                "grpo_single_turn",
-                "ft_data",
-                base,
-                _SPECIAL_FT,
-            ),
-            evaluation("ft_evaluation", "Evaluate FT.", "ft", self.model("ft_training")),
-            pocket.trajectories(
-                "ft_collection",
-                "Collect FT's trajectories for training.",
-                collected,
-                at / "ft_collection",
-                self.model("ft_training"),
-                seed,
-                samples=4,
-                turns=2,
-            ),
-            pocket.partial_trajectory_rows(
-                "cobalt_rows", at / "ft_collection", at / "ft", at / "cobalt_data", self.model("ft_training")
-            ),
-            training(
-                "cobalt_training",
-                "Train FT by GRPO on partial trajectories",
-                "grpo_multi_turn",
-                "cobalt_data",
-                self.model("ft_training"),
-                SPECIAL_COBALT,
-            ),
-            evaluation("cobalt_evaluation", "Evaluate FT-Cobalt.", "ft_cobalt", self.model("cobalt_training")),
-            pocket.report(
-                "report",
-                "Compare the three models in tables and plots.",
-                {"base": at / "base", "FT": at / "ft", "FT-Cobalt": at / "ft_cobalt"},
-                report,
-            ),
-            pocket.training_plot(
-                "training_plot",
-                {"FT": at / "ft_training", "FT-Cobalt": at / "cobalt_training"},
-                report / "training.png",
-            ),
-            pocket.viewer("viewer", at / "ft_cobalt", report / "ft_cobalt.html"),
-        )
+    own = f"--special_cases {special:g} --open_share 0 " if special else ""
+    lines.world(world, f"{own}--demonstrations {(SPECIAL if special else scale).demonstrations}")
+    train = problems(world, "train")
+    lines.head(
+        "dev_problems", "the problems that models are compared on", scale.dev_problems, problems(world, "dev"), dev
+    )
+    use = "the problems that trajectories are collected for"
+    lines.head("collected_problems", use, scale.collection_problems, train, collected)
+    lines.write("base_evaluation", "Evaluate the seed model (base).", dev, at / "base", base, "-n 1")
+    lines.rows("ft_rows", "single", train, dev, at / "ft_data", base, "--prompts pocket")
+    purpose = f"Train the seed model by single-turn GRPO, {steps} (FT)."
+    settings = f"{trained} {_SPECIAL_FT if special else ''}"
+    lines.train("ft_training", purpose, "grpo_single_turn", at / "ft_data", base, ft.parent, settings)
+    lines.write("ft_evaluation", "Evaluate FT.", dev, at / "ft", ft, "-n 1")
+    purpose = "Collect FT's trajectories for training."
+    lines.write("ft_collection", purpose, collected, at / "ft_collection", ft, "--turns 2 -n 4")
+    lines.cut("cobalt_rows", at / "ft_collection", at / "ft", at / "cobalt_data", ft)
+    purpose = f"Train FT by GRPO on partial trajectories, {steps} (FT-Cobalt)."
+    settings = f"{trained} {SPECIAL_COBALT if special else ''}"
+    lines.train("cobalt_training", purpose, "grpo_multi_turn", at / "cobalt_data", ft, cobalt.parent, settings)
+    lines.write("cobalt_evaluation", "Evaluate FT-Cobalt.", dev, at / "ft_cobalt", cobalt, "-n 1")
+    runs = {"base": at / "base", "FT": at / "ft", "FT-Cobalt": at / "ft_cobalt"}
+    lines.report("report", "Compare the three models in tables and plots.", runs, report)
+    curves = {"FT": ft.parent, "FT-Cobalt": cobalt.parent}
+    lines.curves("training_plot", curves, report / "training.png")
+    line, page = "python -m cobalt.report.viewer {run} -o {page}", report / "ft_cobalt.html"
+    lines.add("viewer", "Make a page that shows every trajectory.", line, page, run=at / "ft_cobalt", page=page)
+    return lines
 
 
 @dataclass(frozen=True)
@@ -213,15 +139,14 @@ def study(arguments: Arguments) -> Study:
     if not 0 <= arguments.special_cases <= 1:
         raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
-    quickstart = Quickstart(folder, arguments.seed, arguments.fast, arguments.special_cases)
     flags = ["--fast"] if arguments.fast else []
     flags += ["--special_cases", f"{arguments.special_cases:g}"] if arguments.special_cases else []
     small = " With --fast the models learn next to nothing: that every step runs is what this shows."
     return Study(
         "quickstart",
         folder,
-        quickstart.arguments,
-        quickstart.steps(),
+        {"seed": arguments.seed, "fast": arguments.fast, "special_cases": arguments.special_cases},
+        tuple(plan(folder, arguments.seed, fast=arguments.fast, special=arguments.special_cases).steps),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
         f"done. Tables and plots: {folder / 'report'} (report.md, pass_at_1.png, training.png); programs and verdicts"
         f" of every turn: {folder / 'report' / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,

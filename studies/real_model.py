@@ -7,29 +7,28 @@ split `test`, with one program a problem and three rounds of feedback. docs/real
 """
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cobalt.report.comparison import change_between, check_comparable
 from cobalt.report.curves import read_metrics
-from cobalt.report.runs import Run, TurnUsage, read_run
+from cobalt.report.runs import EVALUATION, Run, TurnUsage, read_run
 from cobalt.report.tables import Table
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
-from studies import pocket
-from studies.equal_time import command_seconds, training_seconds
+from studies.costs import batch_of, command_seconds, training_seconds
 from studies.flags import StudyFlags
-from studies.lines import Lines
-from studies.page import kept, write_page
-from studies.plan import Step, Study
-from studies.results import batch_of
+from studies.lines import Lines, length
+from studies.page import text_around, write_page
+from studies.plan import Study
 
 MODULE = "studies.real_model"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large the study is; its fields are names in the lines of the plan.
+    """How large the study is, chosen without a look at the problems of the test.
 
     Attributes:
         test: Problems that the rows are measured on.
@@ -56,11 +55,8 @@ class Scale:
     cobalt_steps: int = 12
 
 
-# Chosen without a look at the problems of the test; docs/real_model.md says what the choices rest on.
+# These, too, were chosen without a look at the problems of the test; docs/real_model.md says what they rest on.
 _LONGEST_PROMPT = 1536
-_ENGINE = ("kv_cache_gib=4", "max_model_len=2560")
-# The learning rate of the profile moves nothing in so few steps.
-_GRPO = ("actor_rollout_ref.actor.optim.lr=1e-5", f"data.max_prompt_length={_LONGEST_PROMPT}")
 _OFFLINE = (
     "optim.lr=2e-5 data.max_length=1024 data.max_token_len_per_gpu=2048 trainer.save_freq=20 trainer.test_freq=-1"
 )
@@ -123,96 +119,71 @@ class Arguments(StudyFlags):
     """Write the table of the rows that are measured, and stop."""
 
 
-def steps_of(folder: Path, arguments: Arguments, scale: Scale) -> tuple[Step, ...]:
+def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     """The steps but the last, which writes the table. Those that need one model share one start of the services."""
-    base, given = arguments.model or folder / "base_model", [arguments.mbpp]
-    ft, seed = pocket.trained_model(_run(folder, FT)), arguments.seed
-    names = {"at": folder, "mbpp": arguments.mbpp, "base": base, "ft": ft, "seed": seed, "longest": _LONGEST_PROMPT}
-    plan = Lines(names | asdict(scale), given if arguments.model is None else [*given, base], _ENGINE)
-    sampled = "--prompts program --max_tokens {max_tokens} --seed {seed}"
+    base = arguments.model or at / "base_model"
+    lines = Lines(
+        arguments.seed,
+        inputs=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
+        sampling=f"--prompts program --max_tokens {scale.max_tokens}",
+        data_source="mbpp",
+        services={"engine": ("kv_cache_gib=4", "max_model_len=2560")},
+    )
+    models = {row: _run(at, row) / "model" for row in ROWS} | {BASE: base}
+    ft, cut = models[FT], f"--prompts program --max_prompt_length {_LONGEST_PROMPT}"
+    names = ("test", "train", "sampled", "collected", "mbpp_prompt", "few_prompts", "prompts")
+    files = {name: at / f"{name}.jsonl" for name in (*names, "submissions")}
 
-    def write(name: str, purpose: str, source: str, run: str, model: Path, flags: str) -> None:
-        line = f"bash scripts/multi_turn.sh {{at}}/{source}.jsonl {{at}}/{run} {flags} {sampled}"
-        plan.add(name, purpose, line, f"{{at}}/{run}/evaluation.jsonl", model)
+    def measure(row: Row) -> None:
+        name, purpose = f"{row.slug}_evaluation", f"Measure {row.name}."
+        lines.write(name, purpose, files["test"], at / row.slug, models[row], "--turns 3 -n 1")
 
-    def measure(row: Row, model: Path | None = None) -> None:
-        model = model or pocket.trained_model(_run(folder, row))
-        write(f"{row.slug}_evaluation", f"Measure {row.name}.", "test", row.slug, model, "--turns 3 -n 1")
-
-    def rows(name: str, kind: str, train: str, validation: str, model: str, flags: str) -> None:
-        files = (
-            f"--train_file {{at}}/{train}.jsonl --validation_file {{at}}/{validation}.jsonl --local_dir {{at}}/{name}"
-        )
-        line = f"python preproc/verl_preproc_{kind}_turn.py {files} --model_name {model} --data_source mbpp {flags}"
-        line += "--max_prompt_length {longest}"
-        parquet = f"{{at}}/{name}/train.parquet {{at}}/{name}/validation.parquet"
-        plan.add(name, "Write the rows for veRL.", line, parquet)
-
-    def grpo(row: Row, method: str, data: str, model: Path, steps: int) -> None:
-        name, purpose, run = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps.", _run(folder, row)
-        plan.append(
-            pocket.training(
-                *(name, purpose, method, folder / data, model, run, steps, seed),
-                save_every=min(4, steps),
-                validate_every=None,
-                settings=(*_GRPO, f"data.max_response_length={scale.max_tokens}"),
-                scale="cpu",
-            )
-        )
+    def grpo(row: Row, method: str, data: Path, policy: Path, steps: int) -> None:
+        purpose = f"Train {row.name} by GRPO, {steps} steps."
+        # The learning rate of the profile moves nothing in so few steps.
+        settings = f"{length(steps, save_every=min(4, steps))} actor_rollout_ref.actor.optim.lr=1e-5"
+        settings += f" data.max_prompt_length={_LONGEST_PROMPT} data.max_response_length={scale.max_tokens}"
+        lines.train(f"{row.slug}_training", purpose, method, data, policy, _run(at, row), settings, profile="cpu")
 
     if arguments.model is None:
-        plan.add("base_model", "Make the model's folder.", "python scripts/smollm2.py {base}", "{base}")
-    sizes = map(str, (scale.test, scale.train, scale.sampled, scale.collected))
-    files = tuple(folder / f"{name}.jsonl" for name in ("test", "train", "sampled", "collected", "mbpp_prompt"))
-    split = ("bash", "-c", _PROBLEMS, "problems", str(arguments.mbpp), str(folder), *sizes)
-    plan.append(Step("problems", "Turn MBPP into problems.", split, files, needs=(arguments.mbpp,)))
-    measure(BASE, base)
-    plan.add(
-        *("submissions", "Judge samples of the base."),
-        "python run_single_turn_vllm.py --input_file {at}/sampled.jsonl --output_file {at}/submissions.jsonl"
-        f" -n {{samples}} --temperature 1 --top_p 1 {sampled}",
-        *("{at}/submissions.jsonl", base),
-    )
-    plan.add(
-        *("groups", "Put MBPP's programs and the samples into groups."),
-        "python preproc/preproc_judged.py --input_files {at}/submissions.jsonl {at}/sampled.jsonl --responses programs"
-        " --output_dir {at}/groups --group_size {group} --prompts program --model_name {base} --max_tokens 1024"
-        " --validation_share 0 --seed {seed}",
-        "{at}/groups/train.jsonl",
-    )
+        lines.add("base_model", "Make the model's folder.", "python scripts/smollm2.py {base}", base, base=base)
+    line = f"bash -c {{script}} problems {{mbpp}} {{at}} {scale.test} {scale.train} {scale.sampled} {scale.collected}"
+    made = [files[name] for name in names[:5]]
+    lines.add("problems", "Turn MBPP into problems.", line, *made, script=_PROBLEMS, mbpp=arguments.mbpp, at=at)
+    measure(BASE)
+    flags, submissions = f"-n {scale.samples} --temperature 1 --top_p 1", files["submissions"]
+    lines.sample("submissions", "Judge samples of the base.", files["sampled"], submissions, base, flags)
+    line = "python preproc/preproc_judged.py --input_files {submissions} {sampled} --responses programs --output_dir"
+    line += f" {{groups}} --group_size {scale.group} --prompts program --model_name {{base}} --max_tokens 1024"
+    values: dict[str, Any] = {
+        "submissions": submissions,
+        "sampled": files["sampled"],
+        "groups": at / "groups",
+        "base": base,
+    }
+    purpose = "Put MBPP's programs and the samples into groups."
+    line += " --validation_share 0 --seed {seed}"
+    lines.add("groups", purpose, line, at / "groups" / "train.jsonl", **values)
     for row in (SFT, OFFLINE):
-        run = f"{{at}}/{row.slug}_training"
-        plan.add(
-            *(f"{row.slug}_training", f"Train {row.name}."),
-            f"bash scripts/train_offline_rl.sh --data_dir {{at}}/groups --model {{base}} --output_dir {run} --estimator"
-            f" {row.slug} {_OFFLINE} data.train_batch_size={{groups}}"
-            " data.seed={seed}",
-            f"{run}/model {run}/metrics.jsonl",
-        )
-    for row in (SFT, OFFLINE):
-        measure(row)
-    rows("ft_rows", "single", "train", "mbpp_prompt", "{base}", "--prompts program ")
-    grpo(FT, "grpo_single_turn", "ft_rows", base, scale.ft_steps)
+        settings = f"{_OFFLINE} data.train_batch_size={scale.groups}"
+        lines.train_offline(f"{row.slug}_training", row.slug, at / "groups", base, _run(at, row), settings)
+    measure(SFT)
+    measure(OFFLINE)
+    lines.rows("ft_rows", "single", files["train"], files["mbpp_prompt"], at / "ft_rows", base, cut)
+    grpo(FT, "grpo_single_turn", at / "ft_rows", base, scale.ft_steps)
     measure(FT)
-    write("collection", "Collect FT's trajectories.", "collected", "collection", ft, "--turns 2 -n {samples}")
-    plan.add(
-        *("prompts", "Cut them into contextual prompts."),
-        "python preproc/process_multi_turn_taco.py --input_file {at}/collection/evaluation.jsonl --output_file"
-        " {at}/prompts.jsonl --model_name {ft} --prompts program --max_prompt_length {longest}",
-        "{at}/prompts.jsonl",
-    )
-    purpose, prompts = (
-        "Choose the validation rows that veRL wants, though nothing is validated.",
-        folder / "prompts.jsonl",
-    )
-    plan.append(pocket.first_problems("few_prompts", purpose, 8, prompts, folder / "few_prompts.jsonl"))
-    rows("cobalt_rows", "multi", "prompts", "few_prompts", "{ft}", "")
-    grpo(COBALT, "grpo_multi_turn", "cobalt_rows", ft, scale.cobalt_steps)
+    purpose, flags = "Collect FT's trajectories.", f"--turns 2 -n {scale.samples}"
+    lines.write("collection", purpose, files["collected"], at / "collection", ft, flags)
+    lines.prompts("prompts", at / "collection", files["prompts"], ft, cut)
+    use = "the validation rows that veRL wants, though nothing is validated"
+    lines.head("few_prompts", use, 8, files["prompts"], files["few_prompts"])
+    rows, longest = at / "cobalt_rows", f"--max_prompt_length {_LONGEST_PROMPT}"
+    lines.rows("cobalt_rows", "multi", files["prompts"], files["few_prompts"], rows, ft, longest)
+    grpo(COBALT, "grpo_multi_turn", rows, ft, scale.cobalt_steps)
     measure(COBALT)
-    runs, curves = {row.name: folder / row.slug for row in ROWS}, {row.name: _run(folder, row) for row in (FT, COBALT)}
-    plan.append(pocket.report("report", "Compare the rows.", runs, folder / "report"))
-    plan.append(pocket.training_plot("curves", curves, folder / "curves.png"))
-    return tuple(plan.steps)
+    lines.report("report", "Compare the rows.", {row.name: at / row.slug for row in ROWS}, at / "report")
+    lines.curves("curves", {row.name: _run(at, row) for row in (FT, COBALT)}, at / "curves.png")
+    return lines
 
 
 def _run(folder: Path, row: Row) -> Path:
@@ -235,19 +206,18 @@ def study(arguments: Arguments) -> Study:
     again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]
     chosen = {"--model": arguments.model, "--limit": limit, "--page": arguments.page}
     again += [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
-    model = None if arguments.model is None else str(arguments.model)
-    named = () if arguments.model is None else (arguments.model,)
-    measured = tuple(pocket.evaluation_file(folder / row.slug) for row in ROWS)
-    table = Step("table", "Write the table.", (*again, "--table"), files=(page,), needs=(*measured, *named))
+    lines = plan(folder, arguments, scale)
+    lines.add("table", "Write the table.", "{again} --table", page, again=tuple(again))
+    model = [] if arguments.model is None else [arguments.model]
     return Study(
         "real model",
         folder,
-        {"seed": arguments.seed, "limit": limit, "model": model},
-        (*steps_of(folder, arguments, scale), table),
+        {"seed": arguments.seed, "limit": limit, "model": str(arguments.model) if model else None},
+        tuple(lines.steps),
         shlex.join(again),
         f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
-        given=(arguments.mbpp, *named),
-        given_by="the download of it, and name it by --mbpp or --model: run that",
+        inputs=(arguments.mbpp, *model),
+        made_by="the download of it, and name it by --mbpp or --model: run that",
     )
 
 
@@ -257,7 +227,7 @@ def table_of(folder: Path) -> Table:
     Raises:
         UserError: the base is not measured, a file cannot be read, or the rows were not measured alike.
     """
-    measured = [row for row in ROWS if row is BASE or pocket.evaluation_file(folder / row.slug).exists()]
+    measured = [row for row in ROWS if row is BASE or (folder / row.slug / EVALUATION).exists()]
     runs = [read_run(row.name, folder / row.slug) for row in measured]
     check_comparable(runs)
     absent = [row.name for row in ROWS if row not in measured]
@@ -299,11 +269,11 @@ def _spent(folder: Path, row: Row) -> list[str]:
     tokens: float = sum(_tokens(read_run(name, written[name])) for name in row.data if name in written)
     for slug in row.trained:
         run = folder / f"{slug}_training"
-        found = [metrics for step, metrics in read_metrics(run) if step > 0]
+        trained = [metrics for step, metrics in read_metrics(run) if step > 0]
         prompts, samples = batch_of(run)
-        steps += len(found)
-        seconds += training_seconds(run, len(found))
-        tokens += sum(prompts * samples * metrics.get("response_length/mean", 0.0) for metrics in found)
+        steps += len(trained)
+        seconds += training_seconds(run, len(trained))
+        tokens += sum(prompts * samples * metrics.get("response_length/mean", 0.0) for metrics in trained)
     return [f"{steps}", f"{seconds / 60:.0f}", f"{tokens:,.0f}"]
 
 
@@ -317,7 +287,7 @@ def main(arguments: Arguments) -> int:
     if not arguments.table:
         return arguments.carry_out(planned)
     [page] = planned.steps[-1].files
-    write_page(page, kept(page, MODULE), [("Results", table_of(planned.folder))], {})
+    write_page(page, text_around(page, MODULE), [("Results", table_of(planned.folder))], {})
     return 0
 
 

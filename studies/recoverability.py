@@ -23,6 +23,7 @@ and bad beginnings do not pass for costly mistakes. It has limits:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from cobalt.episode.record import read_trajectories
 from cobalt.rollout.metrics import bootstrap_interval
@@ -54,41 +55,28 @@ def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
 
     The files have evaluated trajectories, several for each problem. Raises UserError if one cannot be read.
     """
-    by_turn: dict[int, list[tuple[float, float, float]]] = {}
+    by_turn: dict[int, list[tuple[float, ...]]] = {}
     for path in evaluations:
         for group in read_trajectories(path):
             outcomes = [[rate == 1 for rate in trajectory.hidden_pass_rates] for trajectory in group.trajectories]
             for turn in range(len(outcomes[0]) - 1):
-                begun = sorted({tuple(outcome[:turn]) for outcome in outcomes})
-                found = [_compared(outcomes, turn, beginning) for beginning in begun]
-                rows = [row for row in found if row is not None]
-                if rows:
-                    kept, repaired, advantage = (_mean(values) for values in zip(*rows, strict=True))
-                    by_turn.setdefault(turn, []).append((kept, repaired, advantage))
-    return [
-        Recoverability(
-            turn,
-            len(rows),
-            _mean([row[0] for row in rows]),
-            _mean([row[1] for row in rows]),
-            Estimate(_mean([row[2] for row in rows]), *bootstrap_interval([row[2] for row in rows])),
-        )
-        for turn, rows in sorted(by_turn.items())
-    ]
+                begun: dict[tuple[bool, ...], list[list[bool]]] = {}
+                for outcome in outcomes:
+                    begun.setdefault(tuple(outcome[:turn]), []).append(outcome[turn:])
+                if compared := [row for same in begun.values() if (row := _compared(same)) is not None]:
+                    by_turn.setdefault(turn, []).append(tuple(map(fmean, zip(*compared, strict=True))))
+    estimates = []
+    for turn, rows in sorted(by_turn.items()):
+        after_right, after_wrong, advantages = zip(*rows, strict=True)
+        estimate = Estimate(fmean(advantages), *bootstrap_interval(advantages))
+        estimates.append(Recoverability(turn, len(rows), fmean(after_right), fmean(after_wrong), estimate))
+    return estimates
 
 
-def _compared(
-    outcomes: Sequence[Sequence[bool]], turn: int, beginning: tuple[bool, ...]
-) -> tuple[float, float, float] | None:
-    """Right next after right, right next after wrong and the advantage, among trajectories of one beginning."""
-    same = [outcome for outcome in outcomes if tuple(outcome[:turn]) == beginning]
-    right = [outcome[turn + 1 :] for outcome in same if outcome[turn]]
-    wrong = [outcome[turn + 1 :] for outcome in same if not outcome[turn]]
+def _compared(outcomes: Sequence[Sequence[bool]]) -> tuple[float, float, float] | None:
+    """Right next after right, right next after wrong and the advantage, from a turn on, after one beginning."""
+    right, wrong = ([outcome[1:] for outcome in outcomes if outcome[0] is first] for first in (True, False))
     if not right or not wrong:
         return None
-    lost = _mean([sum(later) for later in right]) - _mean([sum(later) for later in wrong])
-    return _mean([later[0] for later in right]), _mean([later[0] for later in wrong]), -1 - lost
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    lost = fmean(sum(later) for later in right) - fmean(sum(later) for later in wrong)
+    return fmean(later[0] for later in right), fmean(later[0] for later in wrong), -1 - lost

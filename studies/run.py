@@ -22,7 +22,7 @@ from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import CobaltError
 from cobalt.stage.records import RecordFile
-from studies.plan import Services, Step, Study, check_given, digests, is_done, open_study, step_records
+from studies.plan import Services, Step, Study, check_inputs, digests, is_done, open_study, step_records
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
             other arguments.
         KeyboardInterrupt: the study was stopped; the step that was running is stopped too.
     """
-    check_given(study)
+    check_inputs(study)
     with terminations_as_interrupts(), RecordFile(study.record_file) as output, ExitStack() as services:
         open_study(study)
         runner = _Runner(study, output, show, services)

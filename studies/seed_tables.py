@@ -3,7 +3,6 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +23,6 @@ _CAPTION = (
 
 _TRAINED_TURNS = 3
 """Programs of a trajectory in training: what comes after them is beyond what policies were trained on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the training of one policy took, with the making of its data and without starts of services.
-
-    Attributes:
-        steps: Of training.
-        prompts: That it was trained on, each with all its samples; in offline training, groups of responses.
-        examples: Responses that it was trained on. A trajectory of an online method has one for each program.
-        seconds: Of training steps, and of the commands that made their data.
-        data_seconds: The part of making the data.
-        tokens: Generated ones.
-        tests: That programs were judged on.
-        memory: GiB in use on the machine at the peak of training, all processes together.
-    """
-
-    steps: int
-    prompts: int
-    examples: int
-    seconds: float
-    data_seconds: float
-    tokens: float
-    tests: float
-    memory: float
 
 
 def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Mapping[str, Sequence[str]]) -> Table:
@@ -72,7 +46,7 @@ def pass_table(name: str, caption: str, rows: Mapping[str, SeedRuns], extra: Map
             data.append((method, turn, estimate.mean, estimate.lower, estimate.upper, *each))
     heads = [f"turn {turn}" for turn in shown]
     heads += [head for turn in starts for head in (f"{turn} to {last}", "over runs")]
-    heads += [f"turn {last}, {_seeds_named(seeds)}"]
+    heads += [f"turn {last}, {seeds_named(seeds)}"]
     return Table(
         name,
         caption + " Pass@1 on hidden tests of test problems in per cent, with its 95 % interval; changes to the last"
@@ -104,7 +78,7 @@ def gain_table(name: str, rows: Mapping[str, SeedRuns], base: str) -> Table:
         [
             "",
             *(head for turn in turns for head in (f"turn {turn}", "over runs")),
-            f"turn {last}, {_seeds_named(seeds)}",
+            f"turn {last}, {seeds_named(seeds)}",
         ],
         cells,
         ("method", "turn", "difference", "lower", "upper", "runs_lower", "runs_upper"),
@@ -117,16 +91,16 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     cells, data = [], []
     fewest = sys.maxsize
     for method, files in evaluations.items():
-        found = moves(files)
-        fewest = min(fewest, *(count for move in found for count in (move.wrong, move.right)))
-        rates = [(move.repair_rate, move.repeat_rate, move.stay_right_rate) for move in found]
+        into = moves(files)
+        fewest = min(fewest, *(count for move in into for count in (move.wrong, move.right)))
+        rates = [(move.repair_rate, move.repeat_rate, move.stay_right_rate) for move in into]
         cells.append(
             [method, *(" / ".join("n/a" if r is None else f"{100 * r:.1f}" for r in three) for three in rates)]
         )
-        for turn, move in enumerate(found, 1):
-            kept = move.stay_right_rate
-            spoilt = None if kept is None else 1 - kept
-            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, kept, spoilt))
+        for turn, move in enumerate(into, 1):
+            stays = move.stay_right_rate
+            spoilt = None if stays is None else 1 - stays
+            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, stays, spoilt))
     turns = range(1, max(len(row) for row in cells))
     return Table(
         "moves",
@@ -141,46 +115,6 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
             *("method", "turn", "wrong_before", "repair_rate", "repeat_rate"),
             *("right_before", "stay_right_rate", "spoil_rate"),
         ),
-        data,
-    )
-
-
-def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
-    """Costs of a prompt with its samples and of a response: the mean over seeds, collection included.
-
-    `costs` are those of each method, by seed.
-    """
-    seeds = sorted(next(iter(costs.values())))
-    cells, data = [], []
-    for method, by_seed in costs.items():
-        every = [by_seed[seed] for seed in seeds]
-        of_prompts = " / ".join(f"{one.seconds / one.prompts:.2f}" for one in every)
-        of_examples = " / ".join(f"{1000 * one.seconds / one.examples:.0f}" for one in every)
-        steps = "/".join(str(step) for step in dict.fromkeys(one.steps for one in every))
-        _, prompts, examples, seconds, preparing, tokens, tests, memory = zip(*map(astuple, every), strict=True)
-        answers, total, number = sum(examples), sum(seconds), len(every)
-        cells.append(
-            [
-                *(method, steps, f"{sum(prompts) // number:,}", f"{answers // number:,}"),
-                *(f"{total / number:,.0f}", f"{100 * sum(preparing) / total:.0f} %"),
-                *(f"{total / sum(prompts):.2f}", of_prompts, f"{1000 * total / answers:.0f}", of_examples),
-                *(f"{sum(tokens) / answers:.0f}", f"{sum(tests) / answers:.1f}", f"{max(memory):.1f}"),
-            ]
-        )
-        data += [(method, seed, *astuple(by_seed[seed])) for seed in seeds]
-    return Table(
-        name,
-        "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
-        " judging and cutting trajectories, or making groups of judged programs, and writing the rows of training. A"
-        " prompt counts with all its samples (offline: a group of responses); a response is one program that the policy"
-        " is trained on, so that a trajectory of an online method has several. Memory is what the machine had in use at"
-        " the peak of training, in GiB.",
-        [
-            *("", "steps", "prompts", "responses", "seconds", "of them data", "s a prompt", _seeds_named(seeds)),
-            *("ms a response", _seeds_named(seeds), "tokens a response", "tests a response", "GiB"),
-        ],
-        cells,
-        ("method", "seed", *(field.name for field in fields(Cost))),
         data,
     )
 
@@ -259,13 +193,13 @@ def samples_table(scores: Mapping[str, Sequence[Outcomes]]) -> Table:
     )
 
 
-def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
+def ceiling_table(ceilings: Sequence[Mapping[str, Any]]) -> Table:
     """What perfect players reach on test problems: the mean over worlds, each with its ceilings (`datasets.pocket`)."""
     names = {"blind": "blind repairer", "repair": "perfect repairer"}
-    turns = range(len(found[0]["repair"]))
-    single = [one["single_turn"] for one in found]
+    turns = range(len(ceilings[0]["repair"]))
+    single = [one["single_turn"] for one in ceilings]
     rows = {"perfect reader, no feedback": [single for _ in turns]}
-    rows |= {names[key]: [[one[key][turn] for one in found] for turn in turns] for key in names}
+    rows |= {names[key]: [[one[key][turn] for one in ceilings] for turn in turns] for key in names}
     return Table(
         "ceilings",
         "Ceilings of the test problems in per cent, the mean over the seeds' worlds (docs/pocket.md).",
@@ -276,7 +210,7 @@ def ceiling_table(found: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _seeds_named(seeds: Sequence[int]) -> str:
+def seeds_named(seeds: Sequence[int]) -> str:
     """The words `seed 2`, or `seeds 0, 1` for several."""
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 

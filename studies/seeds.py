@@ -54,14 +54,14 @@ class Moves:
         repaired: Those of them that are followed by one that passes every hidden test.
         repeated: Those of them that are followed by the same program.
         right: Programs that pass every hidden test, and are followed by another.
-        kept: Those of them that are followed by one that passes, too.
+        stayed: Those of them that are followed by one that passes, too.
     """
 
     wrong: int = 0
     repaired: int = 0
     repeated: int = 0
     right: int = 0
-    kept: int = 0
+    stayed: int = 0
 
     def __add__(self, other: "Moves") -> "Moves":
         return Moves(*map(add, astuple(self), astuple(other)))
@@ -79,7 +79,7 @@ class Moves:
     @property
     def stay_right_rate(self) -> float | None:
         """Share of the right programs that stay right; None where there is none. The rest is the spoil rate."""
-        return self.kept / self.right if self.right else None
+        return self.stayed / self.right if self.right else None
 
 
 def pooled(runs: SeedRuns, turn: int) -> Estimate:
@@ -125,20 +125,18 @@ def moves(evaluations: Sequence[Path]) -> list[Moves]:
 
     Raises UserError if a file cannot be read.
     """
-    found: list[Moves] = []
+    into: list[Moves] = []
     for path in evaluations:
-        for group in read_trajectories(path):
-            for trajectory in group.trajectories:
-                for place, (before, after) in enumerate(pairwise(trajectory.turns)):
-                    if place == len(found):
-                        found.append(Moves())
-                    solved = int(after.hidden_pass_rate == 1)
-                    if before.hidden_pass_rate == 1:
-                        found[place] += Moves(right=1, kept=solved)
-                    else:
-                        repeated = int(before.program is not None and before.program == after.program)
-                        found[place] += Moves(wrong=1, repaired=solved, repeated=repeated)
-    return found
+        for trajectory in (trajectory for group in read_trajectories(path) for trajectory in group.trajectories):
+            into += [Moves()] * (len(trajectory.turns) - 1 - len(into))
+            for index, (before, after) in enumerate(pairwise(trajectory.turns)):
+                solved = int(after.hidden_pass_rate == 1)
+                if before.hidden_pass_rate == 1:
+                    into[index] += Moves(right=1, stayed=solved)
+                else:
+                    repeated = int(before.program is not None and before.program == after.program)
+                    into[index] += Moves(wrong=1, repaired=solved, repeated=repeated)
+    return into
 
 
 def _estimate(values: Sequence[float]) -> Estimate:

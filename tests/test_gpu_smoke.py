@@ -58,7 +58,7 @@ def test_a_model_of_the_hub_does_not_think_in_collection_cutting_and_training():
 def test_a_model_in_a_folder_is_taken_from_there_and_a_folder_without_a_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     planned = gpu_smoke.study(tmp_path / "out", 0, str(tmp_path))
-    assert planned.given == (tmp_path,)
+    assert planned.inputs == (tmp_path,)
     [ft, _] = [step.training for step in planned.steps if step.training]
     assert ft.model == str(tmp_path)
     (tmp_path / "config.json").unlink()

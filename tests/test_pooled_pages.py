@@ -7,60 +7,50 @@ import sys
 import pytest
 from support import ROOT
 
-from studies import pooled_pages as pages
+from studies.pooled_pages import pooled_table
 
 
-def write_page(root, name, seeds, kl, lower, upper):
-    """A page with base and one method, whose difference has an interval around its middle."""
+def write_page(root, name, seeds, kl, lower, upper, reached="0.5"):
+    """A page with base and one method: Pass@1 of its last seed, and a difference with an interval around its middle."""
     folder = root / name
     folder.mkdir()
     passes = ["method,turn,pass_at_1," + ",".join(f"seed_{seed}" for seed in range(seeds)) + ",kl"]
     gains = ["method,turn,difference,lower,upper"]
     for turn in (0, 8):
-        passes += [f"base,{turn},0.25{',0.25' * seeds},0.0", f"SFT,{turn},0.5{',0.5' * seeds},{kl}"]
-        gains += [f"SFT,{turn},{(lower + upper) / 2},{lower},{upper}"]
+        passes.append(f"base,{turn},0.25{',0.25' * seeds},0.0")
+        passes.append(f"SFT,{turn},{reached}{',0.5' * (seeds - 1)},{reached},{kl}")
+        gains.append(f"SFT,{turn},{(lower + upper) / 2},{lower},{upper}")
     (folder / "offline.csv").write_text("\n".join(passes))
     (folder / "offline_gain_base.csv").write_text("\n".join(gains))
     (folder / "offline_gain_sft.csv").write_text("\n".join(gains).replace("SFT", "base"))
     return folder
 
 
+def columns(folders):
+    """The cells of SFT by the heads of their columns; where two columns have a head, it is the first one."""
+    table = pooled_table(folders)
+    return dict(reversed([*zip(table.header, table.rows[1], strict=True)]))
+
+
 def test_a_page_counts_with_its_seeds_and_widths_of_independent_pages_add_in_squares(tmp_path):
-    folders = [
-        write_page(tmp_path, "a", 2, "0.03", -0.3, -0.1),
-        write_page(tmp_path, "b", 1, "0.06", -0.8, -0.2),
-    ]
-    gains = [pages.read(folder / "offline_gain_base.csv") for folder in folders]
-    middle, half = pages.pooled([page["SFT", 0] for page in gains], [2, 1])
-    assert middle == pytest.approx(-(2 * 0.2 + 0.5) / 3)
-    assert half == pytest.approx(math.hypot(2 * 0.1, 0.3) / 3)
-    reached = [pages.read(folder / "offline.csv") for folder in folders]
-    table = pages.pass_table(reached, {"base": gains})
-    cells = table.rows[1]
-    assert (cells[0], *cells[-2:]) == ("SFT", "0.03 / 0.06", "0.040")
-    gained = [cell for head, cell in zip(table.header, cells, strict=True) if head == "less base"]
-    assert gained == ["+30.0 (+18.0 to +42.0)"] * 2
+    folders = [write_page(tmp_path, "a", 2, "0.03", -0.3, -0.1), write_page(tmp_path, "b", 1, "0.06", -0.8, -0.2)]
+    gain, half = (2 * 20 + 50) / 3, math.hypot(2 * 10, 30) / 3
+    cells = columns(folders)
+    assert cells["less base"] == f"{gain:+.1f} ({gain - half:+.1f} to {gain + half:+.1f})"
+    assert (cells["KL, by page"], cells["mean KL"]) == ("0.03 / 0.06", "0.040")
 
 
 def test_a_divergence_that_a_page_does_not_have_is_not_made_up(tmp_path):
     folders = [write_page(tmp_path, "a", 2, "0.03", -0.3, -0.1), write_page(tmp_path, "b", 1, "", -0.8, -0.2)]
-    reached = [pages.read(folder / "offline.csv") for folder in folders]
-    by_page, mean = pages.pass_table(reached, {}).rows[1][-2:]
-    assert not any(letter.isdigit() for letter in by_page + mean)
+    cells = columns(folders)
+    assert not any(letter.isdigit() for letter in cells["KL, by page"] + cells["mean KL"])
 
 
-def test_gains_of_seeds_that_differ_do_not_tell_the_sign_over_runs(tmp_path):
+@pytest.mark.parametrize(("last", "known"), [("0.49", True), ("0.2", False)])
+def test_gains_of_seeds_that_differ_do_not_tell_the_sign_over_runs(tmp_path, last, known):
     """The seeds of the first page gain 25 points each; with a third that loses 5, other runs may go either way."""
-    folders = [write_page(tmp_path, "a", 2, "0", -0.3, -0.2), write_page(tmp_path, "b", 1, "0", -0.3, -0.2)]
-    path, signs = folders[1] / "offline.csv", []
-    original = path.read_text()
-    for last in (0.49, 0.2):
-        path.write_text(original.replace("SFT,0,0.5,0.5", f"SFT,0,{last},{last}"))
-        reached = [pages.read(folder / "offline.csv") for folder in folders]
-        less_base = [pages.read(folder / "offline_gain_base.csv") for folder in folders]
-        table = pages.pass_table(reached, {"base": less_base})
-        signs.append("cannot tell" in table.rows[1][table.header.index("over runs")])
-    assert signs == [False, True]
+    folders = [write_page(tmp_path, "a", 2, "0", -0.3, -0.2), write_page(tmp_path, "b", 1, "0", -0.3, -0.2, last)]
+    assert ("cannot tell" not in columns(folders)["over runs"]) is known
 
 
 def run(*folders):

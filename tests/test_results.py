@@ -15,12 +15,12 @@ from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
 from cobalt.stage.errors import UserError
 from studies import offline_results, results
-from studies.equal_time import last_step_within, training_seconds
-from studies.methods import SeedFolders, methods, round_slug
+from studies.costs import training_seconds
+from studies.equal_time import last_step_within
+from studies.methods import EQUAL_TIME, METHODS, SECOND_ROUND, SeedFolders
 from studies.offline_methods import MOVED, OFFLINE_METHODS, ROWS, WRITERS, folders_of
 from studies.page import marks
 from studies.recoverability import recoverability
-from studies.results import write_results
 from studies.seed_tables import gain_table
 from studies.seeds import Moves, difference, moves, over_runs, pooled, run_differences, sign_known, student_interval
 
@@ -105,7 +105,7 @@ def test_moves_count_every_pair_of_neighbouring_turns_once(tmp_path_factory, tra
             wrong=sum(not before for before, _ in pairs),
             repaired=sum(not before and after for before, after in pairs),
             right=sum(before for before, _ in pairs),
-            kept=sum(before and after for before, after in pairs),
+            stayed=sum(before and after for before, after in pairs),
         )
         assert move == expected
 
@@ -122,7 +122,7 @@ def test_a_wrong_program_that_is_written_again_is_repeated(tmp_path):
 
 def test_rates_of_nothing_are_unknown():
     assert Moves().repair_rate is None and Moves().stay_right_rate is None and Moves().repeat_rate is None
-    assert Moves(wrong=4, repaired=1, right=2, kept=2).repair_rate == 0.25
+    assert Moves(wrong=4, repaired=1, right=2, stayed=2).repair_rate == 0.25
 
 
 # --- one-step recoverability
@@ -168,16 +168,16 @@ def training_run(folder, seconds, checkpoints=(), **metrics):
 
 def test_the_last_checkpoint_within_a_time_is_chosen_and_at_least_the_first(tmp_path):
     run = training_run(tmp_path / "run", [10.0] * 6, checkpoints=(2, 4, 6))
-    assert training_seconds(run, 4) == 40
     assert [last_step_within(run, seconds) for seconds in (5, 20, 39.9, 40, 1000)] == [2, 2, 2, 4, 6]
+    with pytest.raises(UserError, match="no checkpoint"):
+        last_step_within(training_run(tmp_path / "other", [10.0] * 3), 100)
 
 
-def test_a_run_that_is_too_short_is_refused(tmp_path):
-    run = training_run(tmp_path / "run", [10.0] * 3)
+def test_the_time_of_a_run_is_that_of_its_steps_with_a_first_one_like_the_others(tmp_path):
+    run = training_run(tmp_path / "run", [50.0, 10.0, 10.0])
+    assert training_seconds(run, 3) == 30
     with pytest.raises(UserError, match="3 steps"):
         training_seconds(run, 4)
-    with pytest.raises(UserError, match="no checkpoint"):
-        last_step_within(run, 100)
 
 
 # --- the page
@@ -194,7 +194,7 @@ def study(tmp_path, monkeypatch):
         (at.world / "data").mkdir(parents=True)
         ceilings = {"single_turn": 0.5, "blind": [0.5, 0.75, 0.75], "repair": [0.5, 1.0, 1.0]}
         (at.world / "data" / "ceilings.json").write_text(json.dumps({"test": ceilings}))
-        for place, method in enumerate(methods()):
+        for place, method in enumerate((*METHODS, *EQUAL_TIME)):
             rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
             make_run(at.evaluation(method), rates)
             at.model(method).mkdir(parents=True, exist_ok=True)
@@ -204,12 +204,12 @@ def study(tmp_path, monkeypatch):
                 write_lines(at.perturbed(method) / "events.jsonl", [])
                 manifest = {"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 3}}}
                 (at.perturbed(method) / "events.run.json").write_text(json.dumps(manifest))
-        for slug in dict.fromkeys(slug for method in methods() for slug, _ in method.trained):
+        for slug in dict.fromkeys(slug for method in METHODS for slug, _ in method.trained):
             turns = {"reward/turns": 3.0} if slug.endswith("_mt") else {}
             training_run(at.training(slug), [2.0] * 6, **turns)
-        for slug in ("cobalt", "ft_cobalt", round_slug(2, 2)):
+        for slug in ("cobalt", "ft_cobalt", SECOND_ROUND):
             make_run(at.collection(slug), [[[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]]])
-        names = dict.fromkeys(at.step(name) for method in methods() for name in method.prepared)
+        names = dict.fromkeys(at.step(name) for method in METHODS for name in method.prepared)
         records += [{"step": name, "seconds": 5.0, "services_seconds": 4.0} for name in names]
     write_lines(folder / "steps.jsonl", [{"id": number, **record} for number, record in enumerate(records, 1)])
     return folder
@@ -232,6 +232,10 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     first = text
     write_results(study, (0, 1), page, fast=True)
     assert page.read_text() == first
+
+
+def write_results(folder, seeds, output, *, fast):
+    assert results.main(results.Arguments(folder, output, seeds, fast=fast)) == 0
 
 
 def table_rows(text, heading):
@@ -268,13 +272,11 @@ def test_costs_have_the_training_and_the_collection(study):
 
 def test_a_row_of_equal_time_says_where_its_training_ended(study):
     page, at = Path("RESULTS.md"), SeedFolders(study, 1, fast=True)
-    model = next(at.model(method) for method in methods() if method.slug == "cobalt_time")
+    model = next(at.model(method) for method in EQUAL_TIME if method.slug == "cobalt_time")
     (model / ".cobalt-export").write_text("step 6\n")
     write_results(study, (0, 1), page, fast=True)
-    timed = page.read_text().partition("### Equal time")[2]
-    assert (
-        next(line for line in timed.splitlines() if line.startswith("| Cobalt, own")).split("|")[-3] == " 1 / 6 (end) "
-    )
+    timed = {cells[0]: cells[-2] for cells in table_rows(page.read_text(), "Equal time")}
+    assert timed["Cobalt, own trajectories"] == "1 / 6 (end)"
 
 
 @pytest.fixture
@@ -329,27 +331,15 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     assert costs["Cobalt's partial trajectories, offline", 1][:5] == [8.0, 16.0, 40.0, 18.0, 2.0]
 
 
-def test_offline_rows_that_are_not_finished_are_left_out_by_name(study, offline):
-    unsampled, unevaluated = OFFLINE_METHODS[1], OFFLINE_METHODS[2]
-    at = folders_of(offline, study, 1, fast=True)
-    (at.samples(unsampled) / "evaluation.jsonl").unlink()
-    (at.evaluation(unevaluated) / "evaluation.jsonl").unlink()
-    arguments = offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True)
-    assert offline_results.main(arguments) == 0
-    for name in ("offline", "samples", "offline_costs"):
-        rows = Path(f"RESULTS/{name}.csv").read_text()
-        assert "\nSFT," in rows
-        assert f"\n{unsampled.name}," not in rows and f'\n"{unevaluated.name}",' not in rows
-    caption = next(line for line in Path("RESULTS.md").read_text().splitlines() if "left out:" in line)
-    assert f"{unsampled.name}; {unevaluated.name}." in caption
-
-
-def test_the_divergence_of_a_row_of_another_study_is_left_empty_where_a_seed_has_none(study, offline):
-    folders_of(offline, study, 1, fast=True).divergence(MOVED[0]).unlink()
-    offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True))
-    table = Path("RESULTS.md").read_text().partition("| KL |")[2].partition("\n\n")[0]
-    cells = {line.split(" | ")[0]: line.split(" | ")[-1] for line in table.splitlines()}
-    assert (cells[f"| {MOVED[0].name}"], cells[f"| {MOVED[1].name}"]) == (" |", "0.125 |")
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [(lambda at: at.evaluation(OFFLINE_METHODS[2]), "evaluation.jsonl"), (lambda at: at.divergence(MOVED[0]), "")],
+)
+def test_a_row_that_is_not_finished_is_named(study, offline, place, file):
+    named = place(folders_of(offline, study, 1, fast=True))
+    (named / file).unlink()
+    with pytest.raises(UserError, match=str(named)):
+        offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), study, (0, 1), fast=True))
 
 
 def test_a_row_that_was_not_validated_has_no_divergence(study, offline):
@@ -374,7 +364,7 @@ def test_columns_of_seeds_are_in_order_whatever_the_flag_says(study):
 @pytest.mark.parametrize(
     ("named", "spoil"),
     [
-        ("seed 1", lambda at: (at(1).evaluation(methods()[4]) / "evaluation.jsonl").unlink()),
+        ("seed 1", lambda at: (at(1).evaluation(METHODS[4]) / "evaluation.jsonl").unlink()),
         ("ceilings.json", lambda at: (at(0).world / "data" / "ceilings.json").unlink()),
         ("config.yaml", lambda at: (at(0).training("ft") / "config.yaml").unlink()),
         ("config.yaml", lambda at: (at(0).training("ft") / "config.yaml").write_text("{: [")),

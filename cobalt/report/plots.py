@@ -53,34 +53,6 @@ def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path, styles: 
     _save(figure, axes, paths)
 
 
-def plot_first_and_last(
-    rows: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    intervals: Mapping[str, tuple[tuple[float, float], tuple[float, float]]],
-    *paths: Path,
-    last: int,
-) -> None:
-    """Draw Pass@1 of each row at the first and at the last turn, with its interval and each seed, into `paths`.
-
-    Args:
-        rows: Of each name, Pass@1 of every seed at turn 0 and at the last turn, from 0 to 1.
-        intervals: Of each name, the pooled interval at turn 0 and at the last turn.
-        paths: PNG or SVG files.
-        last: The last turn.
-    """
-    figure, axes = _figure("x")
-    for row, name in enumerate(rows):
-        for index, (values, (lower, upper)) in enumerate(zip(rows[name], intervals[name], strict=True)):
-            colour, at = _COLOURS[index], row + (index - 0.5) * 0.3
-            axes.plot([100 * lower, 100 * upper], [at, at], color=colour, linewidth=1.5)
-            axes.plot([100 * value for value in values], [at] * len(values), "|", color=colour, markersize=6)
-            label = f"turn {(0, last)[index]}" if row == 0 else None
-            axes.plot([100 * fmean(values)], [at], _MARKERS[index], color=colour, linestyle="none", label=label)
-    axes.set_yticks(range(len(rows)), [_literal(name) for name in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("Pass@1, % (line: 95 % interval over problems; strokes: seeds)")
-    _save(figure, axes, paths)
-
-
 def plot_training(runs: Mapping[str, TrainingCurves], *paths: Path) -> None:
     """Draw the curves of training runs into each of `paths`: above the mean reward of each step, below validation.
 
