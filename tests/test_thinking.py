@@ -12,6 +12,7 @@ from support import FakeEngine, FakeJudge, composed, refused_training, square_pr
 from cobalt.episode.chat_template import head_of_responses, opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
 
 SWITCHES = ["default", "on", "off"]
@@ -100,5 +101,6 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
     off = "+data.apply_chat_template_kwargs.enable_thinking=false"
     length = f"data.max_prompt_length={PromptTokenCounter(folder).count([CHAT])[0]}"
     assert errors() == errors(off) == errors(length) == []
-    assert len(errors(length, off)) == (2 if form == "qwen3" else 0)  # one for each file
-    assert len(errors("data.apply_chat_template_kwargs=off")) == 1
+    assert len(errors(length, off)) == (form == "qwen3")
+    with pytest.raises(UserError, match=r"apply_chat_template_kwargs"):
+        errors("data.apply_chat_template_kwargs=off")
