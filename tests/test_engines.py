@@ -12,7 +12,7 @@ from provider import answer, failure, serve
 from serving import served
 from support import needs_api, write_lines
 
-from cobalt.engine import Call, Completion, GenerationSettings
+from cobalt.engine import Call, Completion, GenerationSettings, startup
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.credentials import Credentials
 from cobalt.engine.opening import open_vllm_or_url
@@ -216,6 +216,7 @@ def model(request, tmp_path, monkeypatch):
         return started[-1]
 
     monkeypatch.setattr(AsyncLLM, "from_engine_args", from_engine_args)
+    monkeypatch.setattr(startup, "EarlyProcess", lambda: SimpleNamespace(for_work=None))
     monkeypatch.setattr(engine_app, "OpenAIRoutes", lambda *arguments: None)
     for name in ("VLLM_WORKER_MULTIPROC_METHOD", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"):
         monkeypatch.setenv(name, "")
