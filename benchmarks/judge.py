@@ -1,6 +1,7 @@
-"""Speed of the judge, compared with two other ways to isolate a test, and over a long run.
+"""Speed of the judge, compared with two other ways to isolate a test, behind a URL, and over a long run.
 
     python benchmarks/judge.py schemes     # the judge, a fresh bubblewrap and Python per test, the paper's scheme
+    python benchmarks/judge.py serve [--before CHECKOUT]    # in the process, by URL, by the Ray handles of before
     python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp during the run
 
 Every test is trivial, so that the overhead is measured. All schemes of a table take turns in one run on one machine, at
@@ -10,6 +11,8 @@ scheme (a `multiprocessing` manager, a process and a bubblewrap for each test) i
 """
 
 import asyncio
+import contextlib
+import json
 import multiprocessing
 import os
 import statistics
@@ -24,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import psutil
 import tyro
 from tqdm import tqdm
 
@@ -41,16 +45,22 @@ ROUNDS = 5
 class Arguments:
     """Measure the judge's overhead on trivial programs."""
 
-    part: Annotated[Literal["schemes", "linear"], tyro.conf.Positional]
+    part: Annotated[Literal["schemes", "serve", "linear"], tyro.conf.Positional]
     """The table to make."""
     tests: int = 100_000
     """Number of tests in the long run (`linear`)."""
+    before: Path | None = None
+    """A checkout of an earlier version whose judge is a Ray actor (`serve`)."""
+    programs: int = 320
+    """Number of programs of each measurement (`serve`)."""
 
 
 def main(arguments: Arguments) -> int:
     """Measure, print, and return the exit code."""
     if arguments.part == "schemes":
         _schemes()
+    elif arguments.part == "serve":
+        _serve(arguments.before, arguments.programs)
     else:
         asyncio.run(_long_run(arguments.tests))
     return 0
@@ -157,6 +167,76 @@ print((peak - start) / 1024)
 """
 
 
+_ROOT = Path(__file__).parents[1]
+_SERVED = ["-m", "cobalt.services", "--", sys.executable]
+_RATES = """
+import asyncio, contextlib, json, sys, time
+from cobalt.problems.problem import TestSuite
+
+async def rate(judge, programs, padding):
+    suites = [
+        TestSuite(tuple(f"{n}\\n{number}{padding}" for n in range(20)), tuple(str(2 * n) for n in range(20)))
+        for number in range(-(-programs // 16))  # 16 samples of a problem
+    ]
+    at_a_time = asyncio.Semaphore(64)
+    async def judged(index):
+        async with at_a_time:
+            return await judge.judge(f"print(int(input()) * 2)  # {index}", suites[index // 16])
+    await asyncio.gather(*map(judged, range(min(programs, 32))))
+    began = time.monotonic()
+    results = await asyncio.gather(*map(judged, range(programs)))
+    assert all(result.all_passed for result in results)
+    return 20 * programs / (time.monotonic() - began)
+
+async def main(kind, programs):
+    import cobalt.judge
+    opened = contextlib.nullcontext(cobalt.judge.ServeJudge()) if kind == "handles" else cobalt.judge.open_judge()
+    async with opened as judge:
+        return [await rate(judge, programs, ""), await rate(judge, programs, "x" * 20_000)]
+
+print("rates", json.dumps(asyncio.run(main(sys.argv[1], int(sys.argv[2])))))
+"""
+"""Prints tests a second with trivial suites, and with suites of 400 kB, in this version or an earlier one."""
+
+
+def _serve(before: Path | None, programs: int) -> None:
+    kinds = {
+        "in the process": ("url or process", _ROOT, []),
+        "by URL": ("url or process", _ROOT, _SERVED),
+    }
+    if before is not None:
+        kinds["by handles before"] = ("handles", before.resolve(), _SERVED)
+    rates: dict[str, list[list[float]]] = {name: [] for name in kinds}
+    for _ in tqdm(range(ROUNDS), desc="rounds", unit="round"):
+        for name, (kind, checkout, services) in kinds.items():
+            rates[name].append(_rates(kind, checkout, services, programs))
+    reference = list(rates)[-1] if before is not None else "in the process"
+    print(f"64 programs at a time, suites of 20 tests, medians of {ROUNDS} rounds; ratios are to {reference}")
+    print("| judge | tests/s | ratio | tests/s, suites of 400 kB | ratio |")
+    print("|---|---|---|---|---|")
+    for name, rounds in rates.items():
+        cells = []
+        for size in (0, 1):
+            ratios = sorted(mine[size] / other[size] for mine, other in zip(rounds, rates[reference], strict=True))
+            cells.append(f"{statistics.median(item[size] for item in rounds):.0f}")
+            cells.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _rates(kind: str, checkout: Path, services: list[str], programs: int) -> list[float]:
+    """Measure in a process of its own, whose packages are those of the checkout."""
+    command = [sys.executable, *services, "-c", _RATES, kind, str(programs)]
+    path = os.pathsep.join([str(checkout), str(checkout / "verl")])
+    finished = subprocess.run(
+        command, cwd=checkout, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    line = next((line for line in finished.stdout.splitlines() if line.startswith("rates ")), None)
+    if line is None:
+        raise SystemExit(f"nothing was measured in {checkout}: {finished.stderr[-2000:]}")
+    rates: list[float] = json.loads(line.removeprefix("rates "))
+    return rates
+
+
 async def _long_run(tests: int) -> None:
     print("| tests | tests/s since the last row | memory of judge and sandboxes, MiB | descriptors | entries in /tmp |")
     print("|---|---|---|---|---|")
@@ -176,25 +256,11 @@ def _print_row(done: int, rate: float) -> None:
 
 def _tree_memory() -> float:
     """Proportional resident memory of this process and its descendants, in MiB."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    total = 0
-    for pid in parents:
-        ancestor: Any = pid
-        while ancestor not in (0, None, os.getpid()):
-            ancestor = parents.get(ancestor)
-        if ancestor:
-            try:
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            except OSError:
-                continue
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
+    own, total = psutil.Process(), 0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            total += process.memory_full_info().pss
+    return total / 2**20
 
 
 if __name__ == "__main__":
