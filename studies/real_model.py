@@ -1,9 +1,10 @@
 """A pretrained model through the whole chain on MBPP, on two CPU cores (`python -m studies.real_model`).
 
 SmolLM2-135M-Instruct, which `scripts/smollm2.py` makes, is the base of four methods: SFT and offline RL (arXiv
-2605.28409) on groups of MBPP's own programs and judged samples of the base; single-turn GRPO (FT); and Cobalt on FT's
-own trajectories, which goes on from FT. The splits `train` and `validation` are trained on. Each row is measured on the
-split `test`, with one program a problem and three rounds of feedback. docs/real_model.md has the table.
+2605.28409) on groups of MBPP's own programs and judged samples of the base; single-turn GRPO (FT), which goes on from
+SFT; and Cobalt on FT's own trajectories, which goes on from FT. The splits `train` and `validation` are trained on. Each
+row is measured on the split `test`, with one program a problem and three rounds of feedback. docs/real_model.md has the
+table.
 """
 
 import shlex
@@ -81,23 +82,27 @@ class Row:
     Attributes:
         name: In the table.
         slug: In the names of steps and folders.
-        data: The steps that made what it is trained on.
-        trained: The slugs of the training runs that made it.
+        start: The row that its training starts from; None: it is not trained.
+        data: The steps that made what it is trained on, beside those of `start`.
     """
 
     name: str
     slug: str
+    start: "Row | None" = None
     data: tuple[str, ...] = ()
-    trained: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> tuple["Row", ...]:
+        """The trained rows that it is made of, itself included, the first one first."""
+        return (*self.start.origins, self) if self.start else ()
 
 
-BASE, SFT, OFFLINE, FT, COBALT = ROWS = (
-    Row("base", "base"),
-    Row("SFT", "sft", ("submissions", "groups"), ("sft",)),
-    Row("offline RL", "exponential", ("submissions", "groups"), ("exponential",)),
-    Row("FT", "ft", ("ft_rows",), ("ft",)),
-    Row("FT-Cobalt", "cobalt", ("ft_rows", "collection", "prompts", "cobalt_rows"), ("ft", "cobalt")),
-)
+BASE = Row("base", "base")
+SFT = Row("SFT", "sft", BASE, ("submissions", "groups"))
+OFFLINE = Row("offline RL", "exponential", BASE, ("submissions", "groups"))
+FT = Row("FT", "ft", SFT, ("ft_rows",))
+COBALT = Row("FT-Cobalt", "cobalt", FT, ("collection", "prompts", "cobalt_rows"))
+ROWS = (BASE, SFT, OFFLINE, FT, COBALT)
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         inputs=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
         sampling=f"--prompts program --max_tokens {scale.max_tokens}",
         data_source="mbpp",
-        services={"engine": ("kv_cache_gib=4", "max_model_len=2560")},
+        services={"engine": ("kv_cache_gib=4", "max_model_len=2560", "cpu_threads=2")},
     )
     models = {row: _run(at, row) / "model" for row in ROWS} | {BASE: base}
     ft, cut = models[FT], f"--prompts program --max_prompt_length {_LONGEST_PROMPT}"
@@ -138,19 +143,20 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         name, purpose = f"{row.slug}_evaluation", f"Measure {row.name}."
         lines.write(name, purpose, files["test"], at / row.slug, models[row], "--turns 3 -n 1")
 
-    def grpo(row: Row, method: str, data: Path, policy: Path, steps: int) -> None:
+    def grpo(row: Row, method: str, data: Path, steps: int) -> None:
         purpose = f"Train {row.name} by GRPO, {steps} steps."
         # The learning rate of the profile moves nothing in so few steps.
         settings = f"{length(steps, save_every=min(4, steps))} actor_rollout_ref.actor.optim.lr=1e-5"
         settings += f" data.max_prompt_length={_LONGEST_PROMPT} data.max_response_length={scale.max_tokens}"
-        lines.train(f"{row.slug}_training", purpose, method, data, policy, _run(at, row), settings, profile="cpu")
+        lines.train(
+            f"{row.slug}_training", purpose, method, data, models[row.start], _run(at, row), settings, profile="cpu"
+        )
 
     if arguments.model is None:
         lines.add("base_model", "Make the model's folder.", "python scripts/smollm2.py {base}", base, base=base)
     line = f"bash -c {{script}} problems {{mbpp}} {{at}} {scale.test} {scale.train} {scale.sampled} {scale.collected}"
     made = [files[name] for name in names[:5]]
     lines.add("problems", "Turn MBPP into problems.", line, *made, script=_PROBLEMS, mbpp=arguments.mbpp, at=at)
-    measure(BASE)
     flags, submissions = f"-n {scale.samples} --temperature 1 --top_p 1", files["submissions"]
     lines.sample("submissions", "Judge samples of the base.", files["sampled"], submissions, base, flags)
     line = "python preproc/preproc_judged.py --input_files {submissions} {sampled} --responses programs --output_dir"
@@ -167,10 +173,10 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     for row in (SFT, OFFLINE):
         settings = f"{_OFFLINE} data.train_batch_size={scale.groups}"
         lines.train_offline(f"{row.slug}_training", row.slug, at / "groups", base, _run(at, row), settings)
-    measure(SFT)
-    measure(OFFLINE)
-    lines.rows("ft_rows", "single", files["train"], files["mbpp_prompt"], at / "ft_rows", base, cut)
-    grpo(FT, "grpo_single_turn", at / "ft_rows", base, scale.ft_steps)
+    for row in (BASE, SFT, OFFLINE):
+        measure(row)
+    lines.rows("ft_rows", "single", files["train"], files["mbpp_prompt"], at / "ft_rows", models[SFT], cut)
+    grpo(FT, "grpo_single_turn", at / "ft_rows", scale.ft_steps)
     measure(FT)
     purpose, flags = "Collect FT's trajectories.", f"--turns 2 -n {scale.samples}"
     lines.write("collection", purpose, files["collected"], at / "collection", ft, flags)
@@ -179,7 +185,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     lines.head("few_prompts", use, 8, files["prompts"], files["few_prompts"])
     rows, longest = at / "cobalt_rows", f"--max_prompt_length {_LONGEST_PROMPT}"
     lines.rows("cobalt_rows", "multi", files["prompts"], files["few_prompts"], rows, ft, longest)
-    grpo(COBALT, "grpo_multi_turn", rows, ft, scale.cobalt_steps)
+    grpo(COBALT, "grpo_multi_turn", rows, scale.cobalt_steps)
     measure(COBALT)
     lines.report("report", "Compare the rows.", {row.name: at / row.slug for row in ROWS}, at / "report")
     lines.curves("curves", {row.name: _run(at, row) for row in (FT, COBALT)}, at / "curves.png")
@@ -227,34 +233,37 @@ def table_of(folder: Path) -> Table:
     Raises:
         UserError: the base is not measured, a file cannot be read, or the rows were not measured alike.
     """
-    measured = [row for row in ROWS if row is BASE or (folder / row.slug / EVALUATION).exists()]
-    runs = [read_run(row.name, folder / row.slug) for row in measured]
-    check_comparable(runs)
-    absent = [row.name for row in ROWS if row not in measured]
-    last = f"after {len(runs[0].metrics) - 1} rounds"
+    rows = [row for row in ROWS if row is BASE or (folder / row.slug / EVALUATION).exists()]
+    runs = {row: read_run(row.name, folder / row.slug) for row in rows}
+    check_comparable(list(runs.values()))
+    absent = [row.name for row in ROWS if row not in rows]
+    last = f"after {len(runs[BASE].metrics) - 1} rounds"
     return Table(
         "real_model",
-        f"Pass@1 in % on {len(runs[0].problems)} problems, one program for each, with its 95 % interval over problems;"
-        " differences to base in points, paired over problems (*: the interval leaves zero out). Minutes and generated"
-        " tokens are those of training and of making its data, without starts of services. Each row is one run, and"
-        " nothing is known of other runs." + (f" Not measured yet: {', '.join(absent)}." if absent else ""),
-        ["", "first program", "less base", last, "less base", "steps", "minutes", "tokens", "tokens of evaluation"],
-        [
-            [row.name, *_figures(runs[0], run), *_spent(folder, row), f"{_tokens(run):,}"]
-            for row, run in zip(measured, runs, strict=True)
-        ],
+        f"Pass@1 in % on {len(runs[BASE].problems)} problems, one program for each, with its 95 % interval over problems."
+        " Gain: the difference in points to the row that training starts from, paired over problems (*: its interval"
+        " leaves zero out). Minutes and generated tokens are those of training and of making its data, the rows before included,"
+        " without starts of services. Each row is one run, and nothing is known of other runs."
+        + (f" Not measured yet: {', '.join(absent)}." if absent else ""),
+        ["", "from", "first program", "gain", last, "gain", "steps", "minutes", "tokens", "tokens of evaluation"],
+        [[row.name, *_figures(runs, row), *_spent(folder, row), f"{_tokens(runs[row]):,}"] for row in rows],
         ("row", "turn", "pass_at_1", "lower", "upper"),
-        [(run.name, one.turn, one.pass_at_1, *one.interval) for run in runs for one in run.metrics],
+        [(run.name, one.turn, one.pass_at_1, *one.interval) for run in runs.values() for one in run.metrics],
     )
 
 
-def _figures(base: Run, run: Run) -> list[str]:
-    """Pass@1 and its difference to the base, at the first and at the last turn."""
-    cells = []
+def _figures(runs: dict[Row, Run], row: Row) -> list[str]:
+    """The row that it starts from, and Pass@1 and its difference to that row, at the first and at the last turn."""
+    start, run = runs.get(row.start) if row.start else None, runs[row]
+    cells = [row.start.name if row.start else ""]
     for turn in (0, len(run.metrics) - 1):
-        reached, change = run.metrics[turn], change_between(base, turn, run, turn)
-        gain = f"{100 * change.difference:+.1f}{'*' if change.clear else ''} ({_interval(change.interval)})"
-        cells += [f"{100 * reached.pass_at_1:.1f} ({_interval(reached.interval)})", "" if run is base else gain]
+        reached = run.metrics[turn]
+        cells.append(f"{100 * reached.pass_at_1:.1f} ({_interval(reached.interval)})")
+        if start is None:
+            cells.append("")
+            continue
+        change = change_between(start, turn, run, turn)
+        cells.append(f"{100 * change.difference:+.1f}{'*' if change.clear else ''} ({_interval(change.interval)})")
     return cells
 
 
@@ -264,11 +273,12 @@ def _interval(bounds: tuple[float, float]) -> str:
 
 def _spent(folder: Path, row: Row) -> list[str]:
     """Steps of training, minutes, and generated tokens of a row."""
-    seconds, steps = command_seconds(folder, row.data), 0
+    data = [name for origin in row.origins for name in origin.data]
+    seconds, steps = command_seconds(folder, data), 0
     written = {"collection": folder / "collection", "submissions": folder / "submissions.jsonl"}
-    tokens: float = sum(_tokens(read_run(name, written[name])) for name in row.data if name in written)
-    for slug in row.trained:
-        run = folder / f"{slug}_training"
+    tokens: float = sum(_tokens(read_run(name, written[name])) for name in data if name in written)
+    for origin in row.origins:
+        run = _run(folder, origin)
         trained = [metrics for step, metrics in read_metrics(run) if step > 0]
         prompts, samples = batch_of(run)
         steps += len(trained)
