@@ -2,7 +2,7 @@
 
 SmolLM2-135M-Instruct, which `scripts/smollm2.py` makes, is the base of four methods: SFT and offline RL (arXiv
 2605.28409) on groups of MBPP's own programs and judged samples of the base; single-turn GRPO (FT), which goes on from
-SFT; and Cobalt on FT's own trajectories, which goes on from FT. The splits `train` and `validation` are trained on. Each
+SFT; and Cobalt on FT's own trajectories, which goes on from FT. Training has the splits `train` and `validation`. Each
 row is measured on the split `test`, with one program a problem and three rounds of feedback. docs/real_model.md has the
 table.
 """
@@ -240,10 +240,10 @@ def table_of(folder: Path) -> Table:
     last = f"after {len(runs[BASE].metrics) - 1} rounds"
     return Table(
         "real_model",
-        f"Pass@1 in % on {len(runs[BASE].problems)} problems, one program for each, with its 95 % interval over problems."
-        " Gain: the difference in points to the row that training starts from, paired over problems (*: its interval"
-        " leaves zero out). Minutes and generated tokens are those of training and of making its data, the rows before included,"
-        " without starts of services. Each row is one run, and nothing is known of other runs."
+        f"Pass@1 in % on {len(runs[BASE].problems)} problems, one program for each, with its 95 % interval over"
+        " problems. Gain: the difference in points to the row that training starts from, paired over problems (*: its"
+        " interval leaves zero out). Minutes and generated tokens are those of training and of making its data, the rows"
+        " before included, without starts of services. Each row is one run, and nothing is known of other runs."
         + (f" Not measured yet: {', '.join(absent)}." if absent else ""),
         ["", "from", "first program", "gain", last, "gain", "steps", "minutes", "tokens", "tokens of evaluation"],
         [[row.name, *_figures(runs, row), *_spent(folder, row), f"{_tokens(runs[row]):,}"] for row in rows],
