@@ -242,8 +242,8 @@ def table_of(folder: Path) -> Table:
         "real_model",
         f"Pass@1 in % on {len(runs[BASE].problems)} problems, one program for each, with its 95 % interval over"
         " problems. Gain: the difference in points to the row that training starts from, paired over problems (*: its"
-        " interval leaves zero out). Minutes and generated tokens are those of training and of making its data, the rows"
-        " before included, without starts of services. Each row is one run, and nothing is known of other runs."
+        " interval leaves zero out). Minutes and generated tokens are those of training and of making its data, those"
+        " of the rows before included, without starts of services. Each row is one run, and nothing is known of others."
         + (f" Not measured yet: {', '.join(absent)}." if absent else ""),
         ["", "from", "first program", "gain", last, "gain", "steps", "minutes", "tokens", "tokens of evaluation"],
         [[row.name, *_figures(runs, row), *_spent(folder, row), f"{_tokens(runs[row]):,}"] for row in rows],
