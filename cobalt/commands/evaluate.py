@@ -1,4 +1,4 @@
-"""`cobalt evaluate`, `eval_multi_turn.py` and `eval_single_turn.py`: evaluations with tables, a plot and uploads."""
+"""`cobalt evaluate`, `eval_multi_turn.py` and `eval_single_turn.py`: evaluations with tables and a plot."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,9 +6,7 @@ from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.problems import hub
 from cobalt.report.plots import check_plot_path, plot_turns
-from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
 from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
 from cobalt.rollout.diversity import Names
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
@@ -29,11 +27,6 @@ class MultiTurnSettings(TurnsSettings):
 
     plot: Annotated[Path | None, WRITTEN] = None
     """Draw Pass@1 by turn into this PNG or SVG file."""
-    push_to_hub: str | None = None
-    """Also upload the result, its manifest and its figures to this repository of the Hugging Face Hub (owner/name;
-    created as private), or copy them into a folder that begins with / or ./"""
-    wandb: bool = False
-    """Log the figures to Weights & Biases too; WANDB_PROJECT names the project, by default cobalt."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +51,7 @@ class EvaluateSettings(MultiTurnSettings):
 
 
 async def multi_turn(settings: MultiTurnSettings) -> Outcome:
-    """The stage `evaluate_turns` with its tables, and what else is asked for."""
-    if settings.push_to_hub:
-        hub.check_target(settings.push_to_hub)
-    if settings.wandb:
-        check_wandb()
+    """The stage `evaluate_turns` with its tables, and a plot where one is asked for."""
     if settings.plot:
         check_plot_path(settings.plot)
     result = settings.output_file
@@ -73,10 +62,7 @@ async def multi_turn(settings: MultiTurnSettings) -> Outcome:
         tables.append(protocols_for_terminal(outcome.figures, title=title))
     if settings.plot:
         plot_turns({result.stem: outcome.metrics}, settings.plot)
-    if settings.wandb:
-        log_evaluation(result, outcome.metrics, outcome.figures)
-    uploaded = push_trajectories(result, settings.push_to_hub) if settings.push_to_hub else None
-    return replace(outcome, tables=[*tables, *([f"the trajectories are at {uploaded}"] if uploaded else [])])
+    return replace(outcome, tables=tables)
 
 
 def single_turn(settings: SamplesSettings) -> Outcome:
