@@ -120,12 +120,6 @@ STAGES = (
         "--max_accepted 1",
         several=_SPLITS,
     ),
-    Stage(
-        "check_groups",
-        "preproc/check_groups.py -i groups_of_squares.jsonl --problems_file problems.jsonl -o check.jsonl",
-        "--seed 1",
-        sandbox=True,
-    ),
     Stage("perturbation", "preproc/run_perturbation.py -i problems.jsonl -o perturbed.jsonl", "--seed 1", kept=2),
     Stage(
         "select",

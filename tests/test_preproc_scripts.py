@@ -30,7 +30,6 @@ FLAGS = {
     "preproc/verl_preproc_single_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
     "preproc/preproc_codenet.py": "-i IN -o FOLDER",
     "preproc/preproc_judged.py": "-i IN -o FOLDER",
-    "preproc/check_groups.py": "-i IN --problems_file IN -o OUT",
     "preproc/verl_preproc_multi_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
 }
 

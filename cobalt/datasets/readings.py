@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from cobalt.judge import ExecResult, Judge
+from cobalt.judge import Judge
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.retrying import retrying
@@ -146,22 +146,14 @@ def text_readings(
     return (words, lines) if likelier == "words" else (lines, words)
 
 
-async def judge_recorded(
-    judge: Judge, program: str, suite: TestSuite, *, stop_at_first_failure: bool = False
-) -> ExecResult:
-    """What `Judge.judge` returns; a judge that fails itself is asked three times, and then raises as it does."""
-    attempts = retrying(3, first_pause=0.2, longest_pause=10.0)
-    result: ExecResult = await attempts(judge.judge, program, suite, stop_at_first_failure=stop_at_first_failure)
-    return result
-
-
 async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequence[TestSuite]) -> TestSuite | None:
     """The first of some readings of the tests that one of the programs passes; None if no program passes any.
 
-    Raises as `judge_recorded`; nothing is known of the readings then.
+    A judge that fails itself is asked three times, and then raises as it does: nothing is known of the readings then.
     """
+    attempts = retrying(3, first_pause=0.2, longest_pause=10.0)
     for program in programs:
         for suite in readings:
-            if (await judge_recorded(judge, program, suite, stop_at_first_failure=True)).all_passed:
+            if (await attempts(judge.judge, program, suite, stop_at_first_failure=True)).all_passed:
                 return suite
     return None
