@@ -1,4 +1,4 @@
-"""Turn HumanEval, HumanEval+ or MBPP+ into problems: `cobalt.datasets.humaneval:humaneval`."""
+"""Turn HumanEval into problems: `cobalt.datasets.humaneval:humaneval`."""
 
 from start import run_command
 

@@ -22,6 +22,7 @@ from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.datasets.offline.settings import GroupSettings, RewardLevels
 from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.datasets.offline.writing import split_problems
+from cobalt.episode import program_of
 from cobalt.problems.problem import load_problems
 from cobalt.stage.errors import UserError
 
@@ -156,7 +157,7 @@ def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
     summary, folder = run(data.add(0, rows, sources), tmp_path)
     assert summary["programs"][codenet.NO_SOURCE] == 1
     assert summary["programs"][codenet.BAD_SOURCE] == 3
-    assert responses(folder)["s000000004"].program == "print(4)"
+    assert program_of(responses(folder)["s000000004"].text) == "print(4)"
 
 
 def test_every_row_and_every_problem_ends_in_exactly_one_count(data, tmp_path):

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from cobalt.episode import Message, program_of
+from cobalt.episode import Message
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 
@@ -59,11 +59,6 @@ class OfflineResponse:
     reward: Annotated[float, Field(strict=True)]
     origin: str
     context: tuple[Message, ...]
-
-    @property
-    def program(self) -> str | None:
-        """The program of the response, as everywhere in this project; None if it has none."""
-        return program_of(self.text)
 
 
 @dataclass(frozen=True, slots=True)
