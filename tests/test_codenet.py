@@ -145,8 +145,6 @@ def test_a_compile_error_must_be_one_here_and_programs_of_no_named_version_must_
     summary, folder = run(data.add(0, rows, sources), tmp_path)
     assert responses(folder)["s000000002"].status is Status.COMPILE_ERROR
     assert summary["programs"][codenet.COMPILES] == summary["programs"][codenet.NOT_PYTHON_3] == 1
-    kept, _ = run(data, tmp_path, "kept", python_2="keep")
-    assert codenet.NOT_PYTHON_3 not in kept["programs"]
 
 
 def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
@@ -167,15 +165,14 @@ def test_every_row_and_every_problem_ends_in_exactly_one_count(data, tmp_path):
     data.add(3, [*everything, row("s000000300"), row("s000000301", status="Wrong Answer")])
     data.add(4, [row("s000000400"), row("s000000401", language="C++", original_language="C++14")], html="")
     data.add(5, [row("s000000500")], html="<p>No sample.</p>")
-    data.add(6, [row("s000000600")], html=page(6, "<img src=a.png>"))
     data.add(7, [row("s000000700")])
     data.add(8, [])
-    summary, _ = run(data, tmp_path, figures="drop")
+    summary, _ = run(data, tmp_path)
     for kind in ("programs", "problems"):
         counts = dict(summary[kind])
         assert counts.pop(writing.READ) == sum(counts.values())
     problems = summary["problems"]
-    assert problems[codenet.NO_PAGE] == problems[codenet.NO_SAMPLE] == problems[codenet.FIGURES] == 1
+    assert problems[codenet.NO_PAGE] == problems[codenet.NO_SAMPLE] == 1
     assert problems[writing.NO_GROUP] == 2
     assert summary["programs"][codenet.NO_PAGE] == 1
     assert summary["programs"][NO_CONTRAST] == 1

@@ -13,7 +13,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pydantic.dataclasses
 import tyro
@@ -61,7 +61,6 @@ _VERSION = re.compile(r"(?:Python \(|(?:Python|PyPy) ?)([23])")
 # What becomes of a problem or of a submission, besides the counts of cobalt.datasets.offline; keys of a run's counts.
 NO_PAGE = "dropped: no problem page"
 NO_SAMPLE = "dropped: the page shows no sample"
-FIGURES = "dropped: the page has figures"
 UNJUDGED = "dropped: not judged"
 UNKNOWN_STATUS = "dropped: unknown status"
 EMPTY_FIELD = "dropped: a field is empty"
@@ -77,20 +76,13 @@ COMPILES = "dropped: a compile error that this Python compiles"
 class CodeNetSettings(GroupSettings):
     """Make groups of judged programs from IBM Project CodeNet, for offline training.
 
-    Reads the Python submissions and the problem pages. Writes train.jsonl and validation.jsonl with the groups, and
-    problems.jsonl with their problems, whose tests are the samples of the pages.
+    Reads the Python 3 submissions and the pages that show a sample. Writes train.jsonl and validation.jsonl with the
+    groups, and problems.jsonl with their problems, whose tests are the samples.
     """
 
     input_paths: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i"])]
     """The data set: a folder, a tar file (.tar, .tar.gz), or several that make it up together. Archives are read as
     streams and not extracted."""
-    python_2: Literal["drop", "keep"] = "drop"
-    """Submissions in Python 2: those that name it as their language, and those that name neither 2 nor 3 and that this
-    Python does not compile. With them, compile errors that this Python does compile."""
-    without_samples: Literal["drop", "keep"] = "drop"
-    """Problems whose page shows no sample: interactive ones, and pages that are cut off or empty."""
-    figures: Literal["keep", "drop"] = "keep"
-    """Problems whose page has figures, which statements lose."""
 
 
 class Submission(NamedTuple):
@@ -113,7 +105,8 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
     prompts = load_prompts(settings.prompts)
     writer = GroupWriter(settings, "codenet")
     arguments = writer.arguments("codenet", prompts.digests)
-    arguments |= {name: getattr(settings, name) for name in ("python_2", "without_samples", "figures")}
+    # The rules in the words of the manifests.
+    arguments |= {"python_2": "drop", "without_samples": "drop", "figures": "keep"}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
     with whole(settings.results, arguments, settings.evaluation_files) as result:
         rows, pages = read_descriptions(settings.input_paths)
@@ -158,7 +151,9 @@ class _Reader:
         counts, wanted = self._counts, set()
         for problem, table in sorted(tables.items()):
             counts.problems[READ] += 1
-            why = self._why_dropped(statements.get(problem)) or (None if problem in splits else EVALUATED)
+            statement = statements.get(problem)
+            why = NO_PAGE if statement is None or not statement.text else None if statement.samples else NO_SAMPLE
+            why = why or (None if problem in splits else EVALUATED)
             if why is None:
                 wanted.add(problem)
             else:
@@ -171,16 +166,9 @@ class _Reader:
             self.content ^= _digest(problem, statement, rows, sources)
             instruction = self._prompts.first_turn(statement.text)
             candidates = self._candidates(submissions, sources)
-            record = _record(problem, statement, instruction) if statement.samples else None
-            refuse = _refusal(submissions) if self._settings.python_2 == "drop" else None
-            yield JudgedProblem(problem, opening_messages(instruction, self._prompts), candidates, record, refuse)
-
-    def _why_dropped(self, statement: Statement | None) -> str | None:
-        if statement is None or not statement.text:
-            return NO_PAGE
-        if not statement.samples and self._settings.without_samples == "drop":
-            return NO_SAMPLE
-        return FIGURES if statement.figures and self._settings.figures == "drop" else None
+            record = _record(problem, statement, instruction)
+            messages = opening_messages(instruction, self._prompts)
+            yield JudgedProblem(problem, messages, candidates, record, _refusal(submissions))
 
     def _submissions(self, rows: Iterable[Mapping[str, str]]) -> list[Submission]:
         """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted."""
@@ -188,7 +176,7 @@ class _Reader:
         for row in rows:
             counts[READ] += 1
             submission = _submission(row)
-            if isinstance(submission, Submission) and submission.version == 2 and self._settings.python_2 == "drop":
+            if isinstance(submission, Submission) and submission.version == 2:
                 submission = PYTHON_2
             if isinstance(submission, Submission):
                 submissions.append(submission)
