@@ -1,4 +1,4 @@
-"""The program `cobalt`: its help, its mistakes, and that it finds what a running `cobalt serve` left."""
+"""The program `cobalt`: its help, its mistakes, and what its commands print."""
 
 import asyncio
 import dataclasses
@@ -24,22 +24,18 @@ from cobalt.engine import Completion
 from cobalt.engine.model_name import fingerprint
 from cobalt.judge import JudgeSettings
 from cobalt.problems.problem import Problem, load_problems
-from cobalt.stage import serve_state
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import read_summary
 
-URLS = ("COBALT_JUDGE_URL", "COBALT_ENGINE_URL")
+HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
 SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A user without services, here and in the environment; the folder where those that run would be recorded."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    for name in ("COBALT_HTTP", *URLS):
-        monkeypatch.setenv(name, "x")
-        monkeypatch.delenv(name)
-    return tmp_path / "run" / "cobalt"
+def without_services(monkeypatch):
+    """No services in the environment."""
+    for name in ("COBALT_HTTP", *HERE):
+        monkeypatch.delenv(name, raising=False)
 
 
 def run(*command, **environment):
@@ -132,103 +128,6 @@ def test_the_apps_files_have_help():
         assert code == 0 and "serve run" in shown, said
 
 
-# --- running services
-
-
-HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
-
-
-def test_the_file_of_running_services_is_private_and_holds_no_token(home):
-    with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
-        [path] = home.iterdir()
-        assert path.stat().st_mode & 0o077 == 0
-        assert "secret" not in path.read_text()
-        assert serve_state.running_states() == [state]
-    assert not list(home.iterdir())
-
-
-def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
-    with serve_state.recorded_state(os.getpid(), None, HERE):
-        [path] = home.iterdir()
-        (home / "1.json").write_bytes(path.read_bytes())  # which no process has locked
-        (home / "2.json").write_text("half a fi")
-        assert [state.pid for state in serve_state.running_states()] == [os.getpid()]
-        assert list(home.iterdir()) == [path]
-
-
-def urls():
-    return {name: os.environ[name] for name in URLS if name in os.environ}
-
-
-def test_one_running_serve_is_used_several_are_refused_and_flags_and_variables_go_first(monkeypatch):
-    serve_state.use_running_services()
-    assert not urls()
-    other = {"COBALT_JUDGE_URL": "http://other/evaluator"}
-    with serve_state.recorded_state(os.getpid(), None, HERE):
-        with serve_state.recorded_state(os.getppid(), None, HERE):
-            with pytest.raises(UserError, match="cobalt attach"):
-                serve_state.use_running_services()
-            with pytest.raises(UserError):
-                serve_state.choose_state()
-            assert serve_state.choose_state(os.getppid()).pid == os.getppid()
-            serve_state.use_running_services("judge", judge_named=True)
-            serve_state.use_running_services("none")
-            monkeypatch.setenv("COBALT_HTTP", "http://other")
-            serve_state.use_running_services()
-            monkeypatch.delenv("COBALT_HTTP")
-            assert not urls()
-        serve_state.use_running_services("judge")
-        assert urls() == {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
-        monkeypatch.setenv("COBALT_JUDGE_URL", other["COBALT_JUDGE_URL"])
-        serve_state.use_running_services()
-        assert urls() == HERE | other
-        monkeypatch.delenv("COBALT_ENGINE_URL")
-        serve_state.use_running_services(engine_named=True)
-        assert urls() == other
-
-
-def test_a_running_engine_of_another_model_is_refused_and_one_folder_may_have_two_paths(tmp_path, monkeypatch):
-    (tmp_path / "m").mkdir()
-    monkeypatch.chdir(tmp_path)
-    judge = {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
-    with serve_state.recorded_state(os.getpid(), "m", HERE):
-        with pytest.raises(UserError, match="--model"):
-            serve_state.use_running_services(model="another")
-        assert not urls()
-        serve_state.use_running_services(model=str(tmp_path / "m"))
-        assert urls() == HERE
-    for name in URLS:
-        monkeypatch.delenv(name)
-    with serve_state.recorded_state(os.getpid(), None, judge):  # of an engine in the command
-        serve_state.use_running_services(model="mine")
-        assert urls() == judge
-
-
-def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path):
-    recorded, result = ROOT / "tests" / "data" / "recorded_run", tmp_path / "result.jsonl"
-
-    def said(*words):
-        finished = cobalt(*words)
-        return finished.returncode, [line for line in finished.stderr.splitlines() if str(os.getpid()) in line]
-
-    with serve_state.recorded_state(os.getpid(), "the_model", HERE):  # nothing answers at its address
-        assert said("evaluate", "-i", recorded / "single_turn.jsonl", "-o", result) == (0, [])
-        code, lines = said("evaluate", "-i", recorded / "multi_turn.jsonl", "-o", tmp_path / "multi.jsonl")
-        assert code == 1 and len(lines) == 1 and "judge" in lines[0] and "the_model" not in lines[0]
-        code, lines = said("sample", "-i", recorded / "problems.jsonl", "-o", tmp_path / "sampled.jsonl")
-        assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
-
-
-def test_attach_prints_lines_for_a_shell_and_runs_a_command():
-    assert cobalt("attach").returncode == 2
-    with serve_state.recorded_state(os.getpid(), None, HERE):
-        lines = cobalt("attach").stdout
-        assert f"export COBALT_JUDGE_URL={HERE['COBALT_JUDGE_URL']}" in lines.splitlines()
-        finished = cobalt("attach", "--", "sh", "-c", "echo $COBALT_ENGINE_URL; exit 3")
-        assert (finished.stdout, finished.returncode) == (HERE["COBALT_ENGINE_URL"] + "\n", 3)
-        assert cobalt("attach", "--", "no-such-program").returncode == 2
-
-
 def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path):
     words = ["-i", str(write_lines(tmp_path / "p.jsonl", [square_problem(1)])), "-o", str(tmp_path / "o.jsonl")]
     scripts = [["run_single_turn_vllm.py", *words, "-n", "1"], ["run_multi_turn_vllm.py", *words, "--turns", "1"]]
@@ -244,8 +143,8 @@ def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(token, 
     shell = os.environ | {"COBALT_VLLM_TOKEN": key, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with serve(answer("a program")) as provider:
         here = HERE | {"COBALT_ENGINE_URL": f"{provider.url}/vllm_actor"}
-        with serve_state.recorded_state(os.getpid(), "it's/a model", here) as state:
-            lines = explanation(state, "it's", token=token).splitlines()
+        lines = explanation(here, "it's", token=token).splitlines()
+        assert f"export COBALT_JUDGE_URL={HERE['COBALT_JUDGE_URL']}" in lines
         printed = [line for line in lines if line.startswith(("curl ", "python "))]
         said = [subprocess.check_output(["bash", "-c", line], env=shell, text=True, timeout=60) for line in printed]
     assert len(said) == 2 and all("a program" in one for one in said)

@@ -48,7 +48,7 @@ def test_without_a_network_a_name_is_refused_or_taken_from_the_cache(tmp_path):
     cached.parent.mkdir(parents=True)
     write_lines(cached, PROBLEMS)
     flags = ["run_single_turn_vllm.py", "-o", str(tmp_path / "o.jsonl"), "-i"]
-    outside = {"HF_ENDPOINT": UNREACHABLE, "XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    outside = {"HF_ENDPOINT": UNREACHABLE, "XDG_CACHE_HOME": str(tmp_path)}
     names = ["nobody/TACO-Cobalt:validation", "osunlp/TACO-Cobalt:validation"]
     refused, taken = run_commands([(ROOT, [*flags, name]) for name in names], **outside, HF_HUB_OFFLINE="0")
     assert refused[0] == 2 and "nobody/TACO-Cobalt" in refused[2]

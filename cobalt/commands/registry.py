@@ -30,11 +30,6 @@ GROUPS: dict[str, dict[str, Command]] = {
             "cobalt.commands.serve",
             "--model Qwen/Qwen3-0.6B",
         ),
-        "attach": Command(
-            "Use a running `cobalt serve` in another terminal, or for one command.",
-            "cobalt.commands.attach",
-            "-- python run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl",
-        ),
         "judge": Command(
             "Check the judge: doctor, check-recorded, measure.",
             "cobalt.commands.judge",

@@ -1,7 +1,7 @@
 """`run_single_turn_vllm.py` and `run_multi_turn_vllm.py`, which start no engine.
 
-They use the engine and the judge of their flags or variables, else a running `cobalt serve`, else the two apps of Ray
-Serve on this machine, at its default port.
+They use the engine and the judge of their flags or variables, else the two apps of Ray Serve on this machine, at its
+default port.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +19,6 @@ from cobalt.rollout.shared import RolloutSettings
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import ServiceDown
 from cobalt.stage.run import Outcome
-from cobalt.stage.serve_state import use_running_services
 from cobalt.stage.service_flags import EngineKind, Several
 
 SERVE = "http://127.0.0.1:8000"
@@ -54,9 +53,8 @@ class _Served(RolloutSettings):
 class ServedSampleSettings(_Served, SampleSettings):
     """Draw n programs for each problem from a running engine and judge each on all of its tests.
 
-    Engine and judge are those of --engine_url and --judge_url, of a running `cobalt serve`, or the Ray Serve apps
-    `vllm_actor` and `evaluator` on this machine. Without a judge this process judges. Running the same command again
-    resumes.
+    Engine and judge are those of --engine_url and --judge_url, or the Ray Serve apps `vllm_actor` and `evaluator` on
+    this machine. Without a judge this process judges. Running the same command again resumes.
     """
 
 
@@ -65,8 +63,8 @@ class ServedRepairSettings(_Served, RepairSettings):
     """Let a model repair its programs with feedback from the public tests, turn after turn.
 
     The input is a single-turn result, whose responses are then the first turn, or a problem file. Engine and judge are
-    those of --engine_url and --judge_url, of a running `cobalt serve`, or the Ray Serve apps `vllm_actor` and
-    `evaluator` on this machine. Without a judge this process judges. Running the same command again resumes.
+    those of --engine_url and --judge_url, or the Ray Serve apps `vllm_actor` and `evaluator` on this machine. Without a
+    judge this process judges. Running the same command again resumes.
     """
 
 
@@ -84,11 +82,9 @@ async def multi_turn(settings: ServedRepairSettings) -> Outcome:
 
 
 def _with_services(settings: Settings) -> Settings:
-    needed = settings.services()
-    use_running_services(needed, judge_named=bool(settings.judge_url), engine_named=bool(settings.engine_url))
     if not judge_urls(settings.judge_url) and not settings.judge and _answers("/evaluator"):
         settings = replace(settings, judge_url=(f"{SERVE}/evaluator",))
-    if needed == "judge and engine" and not engine_urls(settings.engine_url) and _answers("/vllm_actor"):
+    if settings.replay_file is None and not engine_urls(settings.engine_url) and _answers("/vllm_actor"):
         settings = replace(settings, engine_url=(f"{SERVE}/vllm_actor",))
     return settings
 

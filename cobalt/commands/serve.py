@@ -1,16 +1,15 @@
 """`cobalt serve`: run the judge and an engine until Ctrl-C, and say how other terminals use them."""
 
 import json
-import os
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cobalt.engine.model_name import model_name
 from cobalt.serving.children import check_settings, ending, variables
 from cobalt.serving.services import ServiceFlags, first_to_end
 from cobalt.stage.errors import InfrastructureError
-from cobalt.stage.serve_state import ServeState, recorded_state
 from cobalt.stage.settings import pairs
 
 
@@ -18,8 +17,7 @@ from cobalt.stage.settings import pairs
 class Arguments(ServiceFlags):
     """Run the judge and, with --model, a vLLM engine on this machine, until Ctrl-C.
 
-    In other terminals, the commands sample, repair, evaluate, select and try find the two services by themselves;
-    `cobalt attach` runs any other command with them.
+    It prints the variables by which the commands of other terminals use the two services.
     """
 
 
@@ -30,13 +28,10 @@ def main(arguments: Arguments) -> int:
         InfrastructureError: a service did not start, or has ended by itself.
     """
     _, engine = check_settings(pairs(arguments.judge), arguments.engine_settings())
-    with (
-        arguments.started() as servers,
-        recorded_state(os.getpid(), arguments.model, variables(servers)) as state,
-    ):
+    with arguments.started() as servers:
         name = "" if engine is None else engine.served_model_name or model_name(engine.model)
         token = engine is not None and engine.token is not None
-        sys.stdout.write(explanation(state, name, token=token))
+        sys.stdout.write(explanation(variables(servers), name, token=token))
         sys.stdout.flush()
         try:
             died = first_to_end(servers)
@@ -46,26 +41,25 @@ def main(arguments: Arguments) -> int:
     raise InfrastructureError(f"{ending(died)}: start the services again")
 
 
-def explanation(state: ServeState, name: str, *, token: bool) -> str:
+def explanation(urls: Mapping[str, str], name: str, *, token: bool) -> str:
     """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
     engine = ""
     if name:
-        url = state.variables["COBALT_ENGINE_URL"]
+        url = urls["COBALT_ENGINE_URL"]
         requests = "\n".join(_requests(f"{url}/v1", name, token=token))
         engine = f"""
-engine  {url}  ({state.model}, served as {name})
+engine  {url}  (the model is served as {name})
 
 Any client of OpenAI's API can ask the engine, for instance:
 
 {requests}"""
+    exports = "\n".join(f"export {variable}={shlex.quote(value)}" for variable, value in urls.items())
     return f"""
-judge   {state.variables["COBALT_JUDGE_URL"]}{engine}
+judge   {urls["COBALT_JUDGE_URL"]}{engine}
 
-In another terminal, `cobalt sample`, `repair`, `evaluate`, `select` and `try` use these services by themselves.
-For any other command:  cobalt attach -- COMMAND
-For a whole terminal:   eval "$(cobalt attach)"        which sets
+In another terminal, every command uses these services after
 
-{exports(state)}
+{exports}
 
 Ctrl-C here stops the services.
 """
@@ -87,8 +81,3 @@ def _requests(address: str, name: str, *, token: bool) -> list[str]:
         f"curl {address}/chat/completions -H 'Content-Type: application/json'{header} -d {shlex.quote(body)}",
         f"python -c {shlex.quote(code)}",
     ]
-
-
-def exports(state: ServeState) -> str:
-    """The shell's lines that set the variables."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in state.variables.items())

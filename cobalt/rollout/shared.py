@@ -25,7 +25,6 @@ from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, check_ranges
-from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
 
@@ -115,10 +114,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
     def programs(self) -> int:
         """How many programs each conversation has."""
         return 1
-
-    def services(self) -> Services:
-        """The services that the run needs."""
-        return "judge and engine" if self.replay_file is None else "judge"
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:
         """The engine of the run: behind a URL, vLLM in this process, or the replay of `replay_file`.
