@@ -1,31 +1,24 @@
 """The program `cobalt`: its help, its mistakes, and what its commands print."""
 
-import asyncio
-import dataclasses
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from outside import run_commands
 from provider import answer, serve
-from support import ROOT, FakeJudge, needs_api, square_problem, trajectory_record, write_lines
+from support import ROOT, needs_api, square_problem, trajectory_record, write_lines
 
-from cobalt.commands import try_problems
 from cobalt.commands.registry import COMMANDS
 from cobalt.commands.serve import explanation
 from cobalt.commands.try_problems import Arguments
 from cobalt.datasets.split_tests import SplitSettings, split, split_problem_file, split_tests
-from cobalt.engine import Completion
-from cobalt.engine.model_name import fingerprint
-from cobalt.judge import JudgeSettings
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import read_summary
+from cobalt.stage.manifest import open_manifest, read_summary
 
 HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
 SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
@@ -137,21 +130,13 @@ def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path):
     assert not (tmp_path / "o.jsonl").exists()
 
 
-@pytest.mark.parametrize(("token", "key"), [(False, "none"), (True, "a-token-of-decent-length")])
-def test_the_requests_that_serve_prints_can_be_pasted_and_name_the_model(token, key):
-    pytest.importorskip("openai")
-    shell = os.environ | {"COBALT_VLLM_TOKEN": key, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    with serve(answer("a program")) as provider:
-        here = HERE | {"COBALT_ENGINE_URL": f"{provider.url}/vllm_actor"}
-        lines = explanation(here, "it's", token=token).splitlines()
-        assert f"export COBALT_JUDGE_URL={HERE['COBALT_JUDGE_URL']}" in lines
-        printed = [line for line in lines if line.startswith(("curl ", "python "))]
-        said = [subprocess.check_output(["bash", "-c", line], env=shell, text=True, timeout=60) for line in printed]
-    assert len(said) == 2 and all("a program" in one for one in said)
-    for request in provider.requests:
-        assert request["path"].endswith("/vllm_actor/v1/chat/completions")
-        assert request["body"]["model"] == "it's"
-        assert not token or request["headers"]["Authorization"] == f"Bearer {key}"
+def test_serve_prints_the_lines_that_set_the_variables_in_another_terminal_and_the_name_of_the_model():
+    lines = explanation(HERE | {"COBALT_ENGINE_URL": "http://a http://b"}, "model-1a2b").splitlines()
+    assert any(line.startswith("engine ") and "model-1a2b" in line for line in lines)
+    exports = "\n".join(line for line in lines if line.startswith("export "))
+    command = f"{exports}\necho $COBALT_JUDGE_URL $COBALT_ENGINE_URL"
+    said = subprocess.check_output(["bash", "-c", command], text=True).split()
+    assert said == [HERE["COBALT_JUDGE_URL"], "http://a", "http://b"]
 
 
 # --- own problems
@@ -191,68 +176,35 @@ def test_few_hidden_tests_are_warned_of(tmp_path, caplog, tests, warned):
     assert ("1 of 3 problems" in caplog.text) is warned
 
 
-class EchoingEngine:
-    """An engine of a folder's model that answers at once, without a program."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    async def generate(self, conversation, settings, call):
-        return [Completion(text="none", finish_reason="stop", completion_tokens=1)] * settings.n
-
-    async def describe(self):
-        about = {"model": self.folder.name, "fingerprint": fingerprint(self.folder), "dtype": "auto", "seed": 0}
-        return about | {"max_model_len": 512, "device": "cpu"}
-
-
-class DescribedJudge(FakeJudge):
-    async def describe(self):
-        return JudgeSettings().decisive()
-
-
-def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything_starts(tmp_path, monkeypatch):
-    from cobalt.rollout.multi_turn import repair
-    from cobalt.rollout.single_turn import sample
-
+def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engine_starts(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    models = [tmp_path / name for name in ("one", "two", "other/one")]
-    for model in models:
-        model.mkdir(parents=True)
-        (model / "config.json").write_text("{}" + " " * len(str(model)))
-        (model / "model.safetensors").touch()
+    model = tmp_path / "one"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").touch()
     # In place of vLLM: what starts the engine imports it first.
     started = tmp_path / "started"
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
+    given = Arguments(source, tmp_path / "run", model=str(model))
+    split_problem_file(source, given.sample_settings().input_file)
+    settings = given.sample_settings()
+    open_manifest(settings.output_file, {"stage": "single_turn"} | settings.decisive(), [settings.input_file])
+    write_lines(settings.output_file, [own("a", 9)])
 
     def run_try(*flags):
         path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        words = ["try", source, "--model", models[0], "-o", sampled, *flags]
+        words = ["try", source, "--model", model, "-o", tmp_path / "run", *flags]
         return cobalt(*words, PYTHONPATH=path, HOME=str(tmp_path))
 
-    sampled, repaired = tmp_path / "sampled", tmp_path / "repaired"
-    for folder in (sampled, repaired):
-        given = Arguments(source, folder, model=str(models[0]))
-        split_problem_file(source, given.sample_settings().input_file)
-        asyncio.run(sample(given.sample_settings(), EchoingEngine(models[0]), DescribedJudge()))
-        if folder == repaired:
-            asyncio.run(repair(given.repair_settings(), EchoingEngine(models[0]), DescribedJudge()))
-    for folder, changed, named in [
-        (sampled, {"max_tokens": 256}, r"generation\.max_tokens"),
-        (sampled, {"num_completions": 3}, r"generation\.n"),
-        (sampled, {"prompts": "pocket"}, "prompts"),
-        (sampled, {"model": str(models[1])}, r"engine\.model"),
-        (sampled, {"model": str(models[2])}, r"engine\.fingerprint"),
-        (sampled, {"public_tests": 2}, r"problems\.jsonl"),
-        (repaired, {"turns": 5}, "turns"),
-        (repaired, {"enable_thinking": True}, "enable_thinking"),
-    ]:
-        same = Arguments(source, folder, model=str(models[0]))
-        with pytest.raises(UserError, match=named):
-            try_problems.main(dataclasses.replace(same, **changed))
-    assert "max_tokens" in in_one_sentence(run_try("--max_tokens", "256")) and not started.exists()
-    run_try()
-    assert started.exists(), "the same settings go on"
+    for flags, named in (
+        (["--max_tokens", "256"], "generation.max_tokens"),
+        (["-n", "3"], "generation.n"),
+        (["--prompts", "pocket"], "prompts"),
+        (["--public_tests", "2"], "problems.jsonl"),
+    ):
+        assert named in in_one_sentence(run_try(*flags))
+    assert not started.exists()
 
 
 @pytest.mark.parametrize(
@@ -266,7 +218,6 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_anything
 def test_a_stage_says_at_its_end_which_share_of_the_responses_was_cut_off(tmp_path, reasons, tokens, limits):
     from cobalt.rollout.multi_turn import RepairSettings, repaired
     from cobalt.rollout.single_turn import SampleSettings, sampled
-    from cobalt.stage.manifest import open_manifest
 
     fields = {"finish_reasons": reasons, "completion_tokens": tokens}
     result = {"passing": [False] * 4, "feedback": ["wrong"] * 4}

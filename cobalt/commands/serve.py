@@ -1,6 +1,5 @@
 """`cobalt serve`: run the judge and an engine until Ctrl-C, and say how other terminals use them."""
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -30,8 +29,7 @@ def main(arguments: Arguments) -> int:
     _, engine = check_settings(pairs(arguments.judge), arguments.engine_settings())
     with arguments.started() as servers:
         name = "" if engine is None else engine.served_model_name or model_name(engine.model)
-        token = engine is not None and engine.token is not None
-        sys.stdout.write(explanation(variables(servers), name, token=token))
+        sys.stdout.write(explanation(variables(servers), name))
         sys.stdout.flush()
         try:
             died = first_to_end(servers)
@@ -41,18 +39,12 @@ def main(arguments: Arguments) -> int:
     raise InfrastructureError(f"{ending(died)}: start the services again")
 
 
-def explanation(urls: Mapping[str, str], name: str, *, token: bool) -> str:
+def explanation(urls: Mapping[str, str], name: str) -> str:
     """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
     engine = ""
     if name:
         url = urls["COBALT_ENGINE_URL"]
-        requests = "\n".join(_requests(f"{url}/v1", name, token=token))
-        engine = f"""
-engine  {url}  (the model is served as {name})
-
-Any client of OpenAI's API can ask the engine, for instance:
-
-{requests}"""
+        engine = f"\nengine  {url}  (any client of OpenAI's API can ask it: base URL {url}/v1, model {name})"
     exports = "\n".join(f"export {variable}={shlex.quote(value)}" for variable, value in urls.items())
     return f"""
 judge   {urls["COBALT_JUDGE_URL"]}{engine}
@@ -63,21 +55,3 @@ In another terminal, every command uses these services after
 
 Ctrl-C here stops the services.
 """
-
-
-def _requests(address: str, name: str, *, token: bool) -> list[str]:
-    """The same request by curl and by the package openai; the token comes from its variable."""
-    messages = [{"role": "user", "content": "Print the square of a number."}]
-    body = json.dumps({"model": name, "messages": messages, "max_tokens": 64})
-    header = ' -H "Authorization: Bearer $COBALT_VLLM_TOKEN"' if token else ""
-    key = 'os.environ["COBALT_VLLM_TOKEN"]' if token else '"none"'
-    code = (
-        f"{'import os; ' if token else ''}from openai import OpenAI;"
-        f" client = OpenAI(base_url={json.dumps(address)}, api_key={key});"
-        f" print(client.chat.completions.create(model={json.dumps(name)}, messages={json.dumps(messages)},"
-        " max_tokens=64).choices[0].message.content)"
-    )
-    return [
-        f"curl {address}/chat/completions -H 'Content-Type: application/json'{header} -d {shlex.quote(body)}",
-        f"python -c {shlex.quote(code)}",
-    ]

@@ -11,8 +11,7 @@ from pydantic.dataclasses import dataclass
 from rich.console import Console
 
 from cobalt.datasets.split_tests import split_problem_file
-from cobalt.engine.model_check import check_model, model_path
-from cobalt.engine.model_name import fingerprint
+from cobalt.engine.model_check import check_model
 from cobalt.engine.opening import EngineOnUse, engine_urls
 from cobalt.episode import TruncatedThinking
 from cobalt.judge.opening import open_judge
@@ -96,9 +95,9 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 def main(arguments: Arguments) -> int:
     """Check the input and run every step that is not finished; returns the exit code."""
     sampling = arguments.sample_settings()
-    known = _known_model(arguments)
-    for settings in (sampling, arguments.repair_settings()):
-        settings.check_earlier(known)
+    arguments.repair_settings()  # whose flags are checked, too
+    if arguments.model is not None and not engine_urls(arguments.engine_url):
+        check_model(arguments.model)
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
@@ -109,22 +108,6 @@ def main(arguments: Arguments) -> int:
         return 1
     _report(arguments, *outcomes)
     return 0
-
-
-def _known_model(arguments: Arguments) -> dict[str, dict[str, str]]:
-    """What manifests say of the model of an engine in this process, which is not started for it.
-
-    Raises:
-        UserError: the model is not there or has no chat template.
-        InfrastructureError: the model is not on this machine, and the Hub does not answer.
-    """
-    if arguments.model is None or engine_urls(arguments.engine_url):
-        return {}
-    check_model(arguments.model)
-    path = model_path(arguments.model)
-    if path is None:
-        return {"engine": {"model": arguments.model}}
-    return {"engine": {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())}}
 
 
 async def _steps(arguments: Arguments, sampling: SampleSettings) -> tuple[Outcome, TurnsOutcome] | None:

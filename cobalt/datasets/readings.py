@@ -48,8 +48,8 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     try:
         numbered = [[_whole_keys(item[0]), *item[1:]] if item else item for item in calls]
         suites = [] if numbered == calls else [_assertion_suite(fn_name, numbered, results) for results in values]
-        inputs = tuple(map(call_input, calls))
-        return (*suites, *(TestSuite(inputs, tuple(map(canonical_json, results)), fn_name) for results in values))
+        texts = tuple(map(call_input, calls))
+        return (*suites, *(TestSuite(texts, tuple(map(canonical_json, results)), fn_name) for results in values))
     except RecursionError:
         raise UnreadableTests("a value is nested too deeply") from None
 

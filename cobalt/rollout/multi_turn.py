@@ -109,7 +109,6 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
             problems.
         ServiceDown: engine or judge is not running.
     """
-    settings = settings.with_input()
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     recorded: dict[ProblemId, int] = {}

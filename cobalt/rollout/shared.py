@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -17,14 +16,12 @@ from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, l
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
-from cobalt.problems import hub
 from cobalt.problems.problem import Problem, ProblemId, choose_problems
 from cobalt.rollout.progress import CountingEngine
 from cobalt.stage.errors import UserError, naming
-from cobalt.stage.files import check_files
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
 from cobalt.stage.progress import ticking
-from cobalt.stage.run import Concurrency, Each, Flag, OptionalFile, Output, check_ranges
+from cobalt.stage.run import Concurrency, Each, Flag, Input, OptionalFile, Output, check_ranges
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
 
@@ -53,9 +50,8 @@ class SamplingFlags:
 
 @dataclass(frozen=True)
 class _Files:
-    input_file: Annotated[Path, Flag(None, "-i")]
-    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip), or a data set of the Hub as
-    owner/name:split, such as osunlp/TACO-Cobalt:validation."""
+    input_file: Input
+    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
     output_file: Output
     """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
     num_completions: Annotated[int, Flag(None, "-n")] = 16
@@ -131,28 +127,17 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         log = companion_path(self.output_file, ".engine.log")
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
 
-    def with_input(self) -> Self:
-        """The settings with a file as input, where that is a data set of the Hub.
-
-        Raises:
-            UserError: the prompt set or the input cannot be read, or the result would replace the input.
-        """
-        load_prompts(self.prompts)
-        settings = replace(self, input_file=hub.input_file(self.input_file))
-        check_files([settings.input_file], [settings.output_file])
-        return settings
-
     def decisive(self) -> dict[str, Any]:
         """What decides the records, as the manifest has it; without the services."""
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
 
-    def check_earlier(self, services: Mapping[str, Any] | None = None) -> None:
-        """Compare the settings, and what is known of the services, with an existing result's, before services start.
+    def check_earlier(self) -> None:
+        """Compare the settings with those of an existing result, before services start.
 
         Raises:
             UserError: the result was made with other settings; they are named.
         """
-        arguments = self.decisive() | dict(services or {})
+        arguments = self.decisive()
         recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
         if self.samples == "auto" and recorded.get("seed") is None:
             arguments["generation"] |= {"seed": None}  # see `decide_samples`

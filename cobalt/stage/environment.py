@@ -88,18 +88,15 @@ def _set(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def cache_folder(name: str) -> Path:
-    """`$XDG_CACHE_HOME/cobalt/NAME`, by default `~/.cache/cobalt/NAME`; it may not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / name
-
-
 def new_log_folder() -> Path:
-    """A new folder for logs, which other users cannot enter; the last `KEPT_LOGS` stay, and those of living processes.
+    """A new folder in `$XDG_CACHE_HOME/cobalt/logs`, by default `~/.cache/cobalt/logs`, which other users cannot enter.
+
+    The last `KEPT_LOGS` stay, and those of living processes.
 
     Raises:
         OSError: it cannot be made.
     """
-    logs = cache_folder("logs")
+    logs = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / "logs"
     folder = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-KEPT_LOGS]:
