@@ -51,7 +51,7 @@ class SamplingFlags:
 @dataclass(frozen=True)
 class _Files:
     input_file: Input
-    """Problems: a file (JSONL, JSON array or Parquet, also compressed by gzip)."""
+    """Problems (JSONL, JSON array or Parquet, also compressed by gzip); also a single-turn result."""
     output_file: Output
     """Result (JSONL), with its manifest next to it as .run.json. An existing result is resumed."""
     num_completions: Annotated[int, Flag(None, "-n")] = 16
