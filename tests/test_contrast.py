@@ -223,14 +223,6 @@ def test_settings_out_of_their_range_are_named(fields, names):
         settings(**fields)
 
 
-@pytest.mark.parametrize("fields", [{"max_tokens": 100}, {"chat_template_thinking": "off"}])
-def test_settings_that_only_a_policy_makes_matter_are_refused_without_one(fields):
-    with pytest.raises(UserError, match=f"{next(iter(fields))}.*--model_name"):
-        settings(**fields)
-    assert settings(model_name="policy", **fields).model_name == "policy"
-    assert settings(max_tokens=2048, chat_template_thinking="default").model_name is None
-
-
 @pytest.mark.parametrize(
     "fields", [{"wrong_answer": 1.0}, {"accepted": float("nan")}, {"runtime_bonus": -1.0}, {"no_code": 2.0}]
 )

@@ -71,6 +71,10 @@ BAD = [
     bad("livecodebench", function_row, "'func_name'", metadata='{"func_name": "a b"}'),
     bad("livecodebench", function_row, "input of", private_test_cases=packed(cases(FUNCTIONAL, ("x", "1")))),
     bad("livecodebench", function_row, "output of", private_test_cases=packed(cases(FUNCTIONAL, ("1", "x")))),
+    *(
+        bad("livecodebench", function_row, "surrogate", private_test_cases=packed(cases(FUNCTIONAL, (*test,))))
+        for test in (('["\\ud800"]\n2', '"a"'), ("[]\n2", '"\\ud800"'), ("\udfff", "1"))
+    ),
     bad("mbpp", mbpp_row, task_id="12"),
     bad("mbpp", mbpp_row, text=None),
     bad("mbpp", mbpp_row, "0 functions", test_list=[]),

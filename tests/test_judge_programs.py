@@ -19,7 +19,7 @@ import psutil
 import pytest
 from support import descendants, write_lines
 
-from cobalt.datasets.recheck import recheck
+from cobalt.commands.judge import recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.doctor import examine, require_isolation
 from cobalt.judge.sandbox.sandbox import Sandbox

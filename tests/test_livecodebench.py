@@ -139,20 +139,6 @@ def test_a_decompression_bomb_is_not_unpacked():
 # Problems
 
 
-@pytest.mark.parametrize(
-    ("make", "field", "content"),
-    [
-        (stdin_row, "public_test_cases", json.dumps(cases(STDIN, ("\ud800", "1")))),
-        (stdin_row, "private_test_cases", packed(cases(STDIN, ("1", "\udfff")))),
-        (function_row, "private_test_cases", packed(cases(FUNCTIONAL, ('["\\ud800"]\n2', '"a"')))),
-        (function_row, "private_test_cases", json.dumps(cases(FUNCTIONAL, ("[]\n2", '"\\ud800"')))),
-    ],
-)
-def test_a_row_with_half_of_a_surrogate_pair_in_a_test_is_left_out(tmp_path, make, field, content):
-    counts, [problem] = prepare(tmp_path, [stdin_row("first"), make("second", **{field: content})])
-    assert (problem.id, counts["read"], counts["kept"]) == ("first", 2, 1)
-
-
 SHORT = """class Solution:
     def longest(self, words: List[str], least: int) -> List[str]:
         return tuple(word for word in words if len(word) >= least)

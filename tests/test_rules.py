@@ -16,8 +16,8 @@ LARGE: set[str] = {
 }
 """Modules, and functions as `module:name`, that are larger than the limits; with EXCEPTIONS at most twelve."""
 
-READERS = {"problems/hub.py", "judge/sandbox", "judge/inside", "judge/doctor.py", "judge/measure.py"}
-"""Where the nouns open files: the loader, the sandbox, and what looks at the machine."""
+READERS = {"judge/sandbox", "judge/inside", "judge/doctor.py", "judge/measure.py"}
+"""Where the nouns open files: the sandbox, and what looks at the machine."""
 WRITERS = {
     "judge/sandbox": "sandboxes",
     "judge/inside": "sandboxes",
@@ -27,7 +27,6 @@ WRITERS = {
     "pocket/world.py": "the folder of the weights, which appears whole",
     "training": "checkpoints and logs",
     "serving": "tokens and logs",
-    "problems/hub.py": "copies to upload",
 }
 """What writes files itself, and which."""
 READING = {"open", "read_text", "read_bytes"}

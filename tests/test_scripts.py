@@ -19,21 +19,6 @@ def run(*arguments, **environment):
     )
 
 
-def assert_user_error(finished, message):
-    assert finished.returncode == 2, finished.stderr
-    assert message in " ".join(finished.stderr.split())
-    assert "Traceback" not in finished.stderr
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_help_needs_no_service_and_imports_neither_ray_nor_torch(script):
-    finished = run("-X", "importtime", script, "--help")
-    assert finished.returncode == 0
-    assert "--input_file" in finished.stdout
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
-    assert not imported & {"ray", "torch", "vllm", "transformers", "verl"}
-
-
 def assert_each_is_refused(commands, names, folder=ROOT):
     """Of commands that run one after the other in one process: each ends as a user's mistake and names these."""
     ended = run_commands((folder, map(str, words)) for words in commands)
@@ -41,26 +26,6 @@ def assert_each_is_refused(commands, names, folder=ROOT):
         assert code == 2, (named, said)
         assert all(name in " ".join(said.split()) for name in ([named] if isinstance(named, str) else named)), said
         assert "Traceback" not in said
-
-
-BAD_FILES = {
-    "line 1: not valid JSON": ["{broken\n"],
-    "line 2: field 'question' is missing": [json.dumps(square_problem(1)) + "\n", '{"id": 2}\n'],
-    "the test suite is empty": [json.dumps(square_problem(1, test_cases={"inputs": [], "outputs": []}))],
-    "1 inputs but 0 outputs": [json.dumps(square_problem(1, test_cases={"inputs": ["1"], "outputs": []}))],
-    "the file holds no problem": [],
-    "line 1: not valid JSON (nested too deeply)": ['{"id":' + "[" * 100_000],
-    "line 1: not valid JSON (a number has": [f'{{"id": {"9" * 60_000}}}'],
-    "line 1: not Unicode text": [json.dumps(square_problem(1, question="half a \ud800 pair"))],
-}
-
-
-def test_bad_problem_files_are_named_by_line_and_field(tmp_path):
-    for number, lines in enumerate(BAD_FILES.values()):
-        (tmp_path / f"{number}.jsonl").write_text("".join(lines))
-    files = [["-i", tmp_path / f"{number}.jsonl", "-o", tmp_path / "o.jsonl"] for number in range(len(BAD_FILES))]
-    assert_each_is_refused([[script, *words] for script in SCRIPTS[:2] for words in files], [*BAD_FILES, *BAD_FILES])
-    assert not (tmp_path / "o.jsonl").exists()
 
 
 BAD_FLAGS = {
@@ -83,27 +48,12 @@ def test_bad_flags_are_named(tmp_path):
     assert_each_is_refused([[*words, *flags.split()] for flags in BAD_FLAGS.values()], BAD_FLAGS)
 
 
-BAD_FIRST_TURNS = {
-    "'finish_reasons' must have one entry for each": {"responses": ["a", "b"], "finish_reasons": ["stop"]},
-    "problem 1: field 'finish_reasons.0'": {"responses": ["a"], "finish_reasons": ["tired"]},
-    "problem 1: field 'completion_tokens'": {"responses": ["a"], "completion_tokens": 3},
-    "problem 1: field 'responses.0'": {"responses": [1]},
-}
-
-
-def test_a_malformed_first_turn_is_named(tmp_path):
-    paths = [
-        write_lines(tmp_path / f"{number}.jsonl", [square_problem(1, **fields)])
-        for number, fields in enumerate(BAD_FIRST_TURNS.values())
-    ]
-    commands = [["run_multi_turn_vllm.py", "-i", path, "-o", tmp_path / "m.jsonl"] for path in paths]
-    assert_each_is_refused(commands, BAD_FIRST_TURNS)
-
-
 def test_a_command_line_that_cannot_be_meant_is_refused_by_what_is_wrong_with_it(tmp_path):
     write_lines(tmp_path / "p.jsonl", [square_problem(1, responses=["a", "b"])])
     write_lines(tmp_path / "own.jsonl", [square_problem(1), square_problem("two", instruction="Mine.")])
     write_lines(tmp_path / "direct.jsonl", [{"seconds": 1.0, "start": 0, "seed": 1, "tests": 5}])
+    write_lines(tmp_path / "bad.jsonl", [square_problem(1), {"id": 2}])
+    write_lines(tmp_path / "turns.jsonl", [square_problem(1, responses=["a"], finish_reasons=["tired"])])
     single, multi, evaluation = SCRIPTS
     refused = {
         f"{single} --input_file absent.jsonl -o o.jsonl": "absent.jsonl",
@@ -111,6 +61,8 @@ def test_a_command_line_that_cannot_be_meant_is_refused_by_what_is_wrong_with_it
         f"{single} -i p.jsonl -o o.jsonl --replay_file p.jsonl -n 3": "-n 2",
         f"{evaluation} -i p.jsonl -o o.jsonl": "run a multi-turn script first",
         f"{evaluation} -i m.jsonl -o o.jsonl --plot x.doc": ".png or .svg",
+        f"{single} -i bad.jsonl -o o.jsonl": "line 2: field 'question' is missing",
+        f"{multi} -i turns.jsonl -o o.jsonl": "problem 1: field 'finish_reasons.0'",
         # The problem brings a first message, which these prompts would not word.
         f"{single} -i own.jsonl -o o.jsonl --prompts paper": ("own.jsonl", "'two'", "'instruction'", "--prompts"),
         f"{multi} -i own.jsonl -o o.jsonl --prompts program": ("own.jsonl", "'two'", "'instruction'", "--prompts"),

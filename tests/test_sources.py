@@ -10,8 +10,7 @@ from decimal import Decimal
 import pytest
 from support import square_problem
 
-from cobalt.datasets.sources import local_rows
-from cobalt.problems.hub import hub_file, hub_rows
+from cobalt.datasets.sources import hub_file, hub_rows, local_rows
 from cobalt.problems.problem import load_problems
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import encode_record, iterate_records

@@ -149,14 +149,6 @@ def test_killed_before_any_change_of_the_disk_and_run_again_it_leaves_the_same_b
     assert number > (len(NUMBERS) if run.kind is one_by_one else 5)
 
 
-@every_kind
-def test_a_torn_result_becomes_whole_again(run):
-    assert run() == 0
-    for size in (1, len(WHOLE) // 2, len(WHOLE) - 1):
-        run.result.write_bytes(WHOLE[:size])
-        assert run.completes(), size
-
-
 @pytest.mark.parametrize("kind", [one_by_one, in_one_piece])
 @pytest.mark.parametrize("size", [4000, len(WHOLE)])
 def test_a_result_of_other_settings_or_data_is_refused_and_stays(run, size):

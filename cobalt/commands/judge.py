@@ -6,22 +6,25 @@ The exit code is 1 if a check fails or a verdict differs.
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from cobalt.datasets.recheck import recheck
+from cobalt.episode.program import extract_code
 from cobalt.judge.doctor import Finding, examine, summary
-from cobalt.judge.local import LocalJudge
+from cobalt.judge.local import Judge, LocalJudge
 from cobalt.judge.measure import measure
 from cobalt.judge.opening import open_judge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
-from cobalt.problems.problem import Comparison
+from cobalt.judge.verdict import ExecResult
+from cobalt.problems.problem import Comparison, TestSuite
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
+from cobalt.stage.rows import read_rows
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,48 @@ class CheckRecorded:
             sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
         sys.stdout.write(f"{len(comparisons) - len(differ)} of {len(comparisons)} recorded verdicts agree\n")
         return 1 if differ else 0
+
+
+class Recheck(NamedTuple):
+    """One program judged again: the recorded verdict and this judge's result."""
+
+    name: str
+    recorded: bool
+    result: ExecResult
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the recorded verdict and this judge's agree on the whole suite."""
+        return self.result.all_passed == self.recorded
+
+
+async def recheck(path: Path, judge: Judge) -> list[Recheck]:
+    """Judge every recorded program of a file again, in the file's order.
+
+    Raises:
+        UserError: the file cannot be read, or a line has neither kind of program.
+    """
+
+    async def one(suite: TestSuite, name: str, recorded: bool, code: str | None) -> Recheck:
+        result = ExecResult.no_code(len(suite)) if code is None else await judge.judge(code, suite)
+        return Recheck(name, recorded, result)
+
+    programs: list[tuple[TestSuite, str, bool, str | None]] = []
+    for place, record in read_rows(path):
+        with naming(f"{path}, {place}"):
+            suite = TestSuite.parse(record.get("test_cases"))
+            programs += [(suite, *program) for program in _programs(record)]
+    return list(await asyncio.gather(*(one(*program) for program in programs)))
+
+
+def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:
+    name = str(record.get("id"))
+    response, solutions = record.get("recorded_response"), record.get("human_solutions")
+    if isinstance(response, str):
+        return [(name, bool(record.get("recorded_all_tests_pass")), extract_code(response))]
+    if isinstance(solutions, list):
+        return [(f"{name}, solution {place}", True, code) for place, code in enumerate(solutions)]
+    raise UserError("the record has neither 'recorded_response' nor 'human_solutions'")
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from cobalt.datasets.sources import (
     InstructionPrompts,
     ProblemsFile,
     Revision,
+    Row,
     decoded,
     field_of,
+    hub_file,
     judge_each,
     local_rows,
     none_left,
@@ -32,7 +34,6 @@ from cobalt.datasets.sources import (
 from cobalt.episode import load_prompts
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
-from cobalt.problems.hub import Row, hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.run import Each, OptionalInput, Outcome, check_ranges, problems_made, stage

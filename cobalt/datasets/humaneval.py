@@ -24,6 +24,7 @@ from cobalt.datasets.sources import (
     Revision,
     decoded,
     digest,
+    hub_rows,
     local_rows,
     none_left,
     problem_record,
@@ -33,7 +34,6 @@ from cobalt.datasets.sources import (
 )
 from cobalt.episode import load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import last_line
 from cobalt.stage.progress import track

@@ -22,6 +22,7 @@ from cobalt.datasets.sources import (
     InstructionPrompts,
     ProblemsFile,
     field_of,
+    hub_file,
     local_rows,
     none_left,
     read_each,
@@ -30,7 +31,6 @@ from cobalt.datasets.sources import (
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
-from cobalt.problems.hub import hub_file
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import decode_json

@@ -13,8 +13,10 @@ from cobalt.datasets.assertions import assertion_suite
 from cobalt.datasets.sources import (
     ProblemsFile,
     Revision,
+    Row,
     digest,
     field_of,
+    hub_rows,
     local_rows,
     none_left,
     optional,
@@ -24,7 +26,6 @@ from cobalt.datasets.sources import (
     texts_of,
 )
 from cobalt.episode import PromptSet, load_prompts
-from cobalt.problems.hub import Row, hub_rows
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import REPEATED, Tally, with_first

@@ -1,22 +1,23 @@
-"""Rows of data sets, their fields, how converters work through them, and the texts around their statements.
+"""Rows of data sets, from files or the Hub, their fields, how converters work on them, and texts around statements.
 
 The texts are templates in `cobalt/datasets/prompts/`. They make a problem's `question`; the prompt set of a run then
 makes the first message of it.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 from cobalt.episode.templates import templates
 from cobalt.judge import programs_at_a_time
-from cobalt.problems.hub import Row
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import file_digest, write_summary
 from cobalt.stage.records import RecordId
-from cobalt.stage.rows import decode_json, read_rows
+from cobalt.stage.rows import decode_json, plain_row, read_rows
 from cobalt.stage.run import WRITTEN, Each, Flag, Outcome
 from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed
 
@@ -30,6 +31,12 @@ InstructionPrompts = Annotated[
 
 _PROMPTS = Path(__file__).parent / "prompts"
 _NAMES = {str: "a string", int: "an integer"}
+
+
+Row = tuple[str, dict[str, Any]]
+"""Where a row stands, for messages, and the row."""
+
+logger = logging.getLogger(__name__)
 
 
 class Identified(Protocol):
@@ -46,6 +53,53 @@ def local_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, each with where it stands; raises as `read_rows`."""
     for place, row in read_rows(path):
         yield f"{path}, {place}", row
+
+
+def hub_rows(name: str, split: str, revision: str, advice: str, config: str | None = None) -> Iterator[Row]:
+    """The rows of a data set, streamed.
+
+    Args:
+        name: `owner/name` on the Hub, or a folder of files that `datasets` reads.
+        split: Its split.
+        revision: Branch, tag or commit.
+        advice: The end of an error's message: what else the user could give.
+        config: Its configuration; None: the default one.
+
+    Raises:
+        UserError: the rows cannot be read, or there is no such split.
+    """
+    with _asking(name, advice):
+        import datasets
+
+        rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
+        for number, row in enumerate(rows, 1):
+            yield f"{name}, row {number}", plain_row(row)
+
+
+def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
+    """A file of a data set on the Hub, downloaded into the Hub's cache; arguments and errors as of `hub_rows`."""
+    with _asking(f"{file} of {name}", advice):
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
+
+
+@contextmanager
+def _asking(what: str, advice: str) -> Iterator[None]:
+    """Turn what the Hub and its libraries raise into UserError, and silence their warnings of each attempt."""
+    try:
+        from datasets.exceptions import DatasetsError
+        from httpx import HTTPError
+        from pyarrow import ArrowException
+    except ImportError:
+        raise UserError(f"to read {what}, install `datasets` (scripts/setup.sh --profile cpu)") from None
+    logger.info("%s comes from the Hugging Face Hub, or from its cache", what)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        yield
+    except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(f"cannot read {what} ({first}): {advice}") from None
 
 
 def read_each(

@@ -29,6 +29,7 @@ from cobalt.datasets.sources import (
     Revision,
     decoded,
     field_of,
+    hub_rows,
     judge_each,
     local_rows,
     with_starter_code,
@@ -37,7 +38,6 @@ from cobalt.episode import PromptSet, load_prompts
 from cobalt.episode.record import decode_passing
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
-from cobalt.problems.hub import hub_rows
 from cobalt.problems.problem import ProblemId, TestSuite, suite_of
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.errors import tally as in_words

@@ -112,9 +112,6 @@ class GroupSettings:
             ("similarity", 0 < self.similarity <= 1, "above 0 and at most 1"),
             ("validation_share", 0 <= self.validation_share < 1, "0 or more and below 1"),
         )
-        for name in ("chat_template_thinking", "max_tokens"):
-            if self.model_name is None and getattr(self, name) != getattr(GroupSettings, name):
-                raise UserError(f"{name} is read only with --model_name: give the policy by it, or leave --{name} out")
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
