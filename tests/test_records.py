@@ -80,6 +80,15 @@ def test_a_result_must_be_a_regular_file(place, message):
         RecordFile(Path(place))
 
 
+@pytest.mark.parametrize("place", ["a file/r.jsonl", "x" * 300, "/proc/nothing/r.jsonl"])
+def test_a_result_that_cannot_be_written_is_named_before_the_work(tmp_path, place):
+    (tmp_path / "a file").touch()
+    with pytest.raises(UserError, match="cannot write .*" + place[-9:]):
+        RecordFile(tmp_path / place)
+    with pytest.raises(UserError, match="cannot write .*" + place[-9:]), whole(tmp_path / place, {}):
+        pytest.fail("it was opened")
+
+
 @pytest.mark.parametrize("name", ["r.jsonl.gz", "r.parquet"])
 def test_a_result_has_no_name_of_another_form_because_it_could_not_be_read_again(tmp_path, name):
     with pytest.raises(UserError, match="jsonl"):

@@ -1,7 +1,9 @@
-"""Checks of the paths that a command reads and writes, before anything slow begins and before anything is written."""
+"""Checks of the paths that a command reads and writes, before anything slow begins and before anything is written.
+
+Whether a result can be written shows when it is opened (`cobalt.stage.run`), which is before the work as well.
+"""
 
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +15,7 @@ COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
 
 
 def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
-    """Check that inputs can be read and results written, and that no file is both, or two results.
+    """Check that inputs can be read, that results may be files, and that no file is both, or two results.
 
     Links and different spellings of a path count as the same file. Nothing is changed, and no folder is made.
 
@@ -25,7 +27,7 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
         _check_readable(path)
     written: set[str] = set()
     for result in results:
-        _check_writable(result)
+        check_result_path(result)
         companions = [companion_path(result, suffix) for suffix in COMPANIONS]
         for path in (result, result.with_name(result.name + ".part"), *companions):
             if path.exists() and any(path.samefile(item) for item in read):
@@ -61,17 +63,3 @@ def _check_readable(path: Path) -> None:
         if path.exists() and not path.is_dir() and not path.is_file():
             raise UserError(f"cannot read {path}: it is a pipe or a device, and the file is read more than once")
         path.open("rb").close()
-
-
-def _check_writable(path: Path) -> None:
-    check_result_path(path)
-    with system_errors(f"cannot write {path}"):
-        if path.exists():
-            path.open("ab").close()
-            return
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if not folder.is_dir():
-            raise UserError(f"cannot write {path}: {folder} is a file, not a folder")
-        # Write a file, because permissions do not show what a read-only or virtual file system allows.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
