@@ -128,6 +128,7 @@ async def test_an_id_that_occurs_twice_is_that_of_the_first_row_also_in_a_run_th
 
 
 NUMBERED = [{"1": 10, "2": 20}]
+NESTED = [[{"1": 10}, {"-2": 20}]]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,10 @@ NUMBERED = [{"1": 10, "2": 20}]
     [
         (NUMBERED, "return sorted(x) == [1, 2]", "f({1: 10, 2: 20})"),
         (NUMBERED, "return sorted(x) == ['1', '2']", "f({1: 10, 2: 20})"),
+        (NESTED, "return [*x[0], *x[1]] == [1, -2]", '[{"1": 10}, {"-2": 20}]\n'),
+        (NESTED, "return [*x[0], *x[1]] == ['1', '-2']", '[{"1": 10}, {"-2": 20}]\n'),
         ([{"1": {"2": 3}}], "return x == {1: {'2': 3}}", "f({1: {'2': 3}})"),
+        ([{"1": {"2": 3}}], "return x == {1: {2: 3}}", "f({1: {'2': 3}})"),
         ([{"a": 1}], "return x == {'a': 1}", '{"a": 1}\n'),
     ],
 )

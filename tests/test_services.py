@@ -17,6 +17,9 @@ from serving import LOOPBACK, SIGNALS, listening, running
 from support import ROOT, square_problem, write_lines
 
 from cobalt.pocket.dataset import draw_problems, to_records
+from cobalt.serving import services as beside_services
+from cobalt.serving.children import started_servers
+from cobalt.stage import app_process
 from cobalt.stage.records import read_records
 
 pytestmark = pytest.mark.services
@@ -216,3 +219,16 @@ def test_services_that_are_killed_end_their_command_and_leave_no_process(seed_mo
         assert command.process.stdout.readline() == "up\n"
         command.end(SIGNALS[2])
         command.assert_nothing_is_left()
+
+
+def test_what_services_write_on_their_standard_error_is_rotated(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONVERBOSE", "1")  # a line for each module, when it is imported and at the end
+    monkeypatch.setattr(app_process, "LOG_BYTES", 10_000)
+    monkeypatch.setattr(beside_services, "ROTATION_SECONDS", 0.1)
+    with started_servers(judge={"concurrency": "1"}) as servers, subprocess.Popen(["sleep", "1"]) as waited:
+        assert beside_services.first_to_end(servers, os.pidfd_open(waited.pid)) is None
+        [older] = tmp_path.glob("cobalt/logs/*/judge0.stderr.1")
+        written = older.with_suffix("")
+        assert written.stat().st_size < 10_000 <= older.stat().st_size
+    assert written.read_bytes().startswith(b"#"), "the service goes on at the beginning of the file"

@@ -29,8 +29,8 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     in it. Where every output is such a list, bare values are tried first, then the lists.
 
     JSON has only text as keys. The graders of APPS and TACO turn the keys of a first argument back into whole numbers
-    where all of them look like these, so this reading comes first, and the texts as they are come last. The judge
-    compares the keys of returned values as texts.
+    where all of them look like these, so this reading comes first, then the one that does so in every argument and
+    within values, and the texts as they are last. The judge compares the keys of returned values as texts.
 
     Raises:
         UnreadableTests: an input is not a list of arguments, a value is nested too deeply for JSON, or `fn_name` is not
@@ -46,12 +46,23 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     if len(lists_of_one) == len(outputs):
         values.insert(0, [output[0] for output in lists_of_one])
     try:
-        numbered = [[_whole_keys(item[0]), *item[1:]] if item else item for item in calls]
-        suites = [] if numbered == calls else [_assertion_suite(fn_name, numbered, results) for results in values]
-        texts = tuple(map(call_input, calls))
-        return (*suites, *(TestSuite(texts, tuple(map(canonical_json, results)), fn_name) for results in values))
+        first = [[_whole_keys(item[0]), *item[1:]] if item else item for item in calls]
+        every = [[_all_whole_keys(argument) for argument in item] for item in calls]
+        arguments: list[list[list[Any]]] = []
+        for one in (first, every, calls):
+            if one not in arguments:
+                arguments.append(one)
+        return tuple(
+            (_call_suite if one == calls else _assertion_suite)(fn_name, one, results)
+            for one in arguments
+            for results in values
+        )
     except RecursionError:
         raise UnreadableTests("a value is nested too deeply") from None
+
+
+def _call_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence[object]) -> TestSuite:
+    return TestSuite(tuple(map(call_input, calls)), tuple(map(canonical_json, results)), fn_name)
 
 
 def _assertion_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence[object]) -> TestSuite:
@@ -73,6 +84,13 @@ def _whole_keys(value: Any) -> Any:
         return value
     numbered = {int(key): item for key, item in value.items()}
     return numbered if len(numbered) == len(value) else value
+
+
+def _all_whole_keys(value: Any) -> Any:
+    """`_whole_keys` of every dictionary within the value."""
+    if isinstance(value, dict):
+        return _whole_keys({key: _all_whole_keys(item) for key, item in value.items()})
+    return [_all_whole_keys(item) for item in value] if isinstance(value, list) else value
 
 
 _WHOLE = re.compile(r"-?\d{1,600}", re.ASCII)  # no longer than `int` reads under every limit

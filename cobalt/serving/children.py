@@ -1,7 +1,7 @@
 """The judge's and the engine's app as child processes of this one, under uvicorn on 127.0.0.1: `started_servers`.
 
 Their logs are in a folder of `$XDG_CACHE_HOME/cobalt/logs` (by default `~/.cache/cobalt/logs`), of which the last few
-are kept.
+are kept; a log that has grown is rotated.
 """
 
 import contextlib

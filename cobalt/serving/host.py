@@ -25,12 +25,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from cobalt.stage.app_process import LOG_BYTES
 from cobalt.stage.errors import CobaltError, UserError
 
 ROUTES = {"judge": "/evaluator", "engine": "/vllm_actor"}
 """The paths of the two apps, as on Ray Serve."""
 
-_LOG_BYTES = 8 * 2**20  # from which a log is rotated; one older file is kept
 _SECONDS_TO_END = 10.0  # for requests in flight when the process is to end
 
 
@@ -51,7 +51,7 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):
             answers.write(json.dumps(fields) + "\n")
 
-    handler = RotatingFileHandler(arguments.log, maxBytes=_LOG_BYTES, backupCount=1) if arguments.log else None
+    handler = RotatingFileHandler(arguments.log, maxBytes=LOG_BYTES, backupCount=1) if arguments.log else None
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler] if handler else None)
     try:

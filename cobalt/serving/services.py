@@ -27,6 +27,9 @@ from cobalt.stage.cli import run_script, terminations_as_interrupts
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.settings import pairs
 
+ROTATION_SECONDS = 10.0
+"""Seconds after which the size of the services' standard error is looked at."""
+
 _PR_SET_PDEATHSIG = 1
 _SECONDS_TO_END = 60.0  # time for a command whose services have died to write its finished results
 
@@ -123,9 +126,12 @@ def _wait(child: "subprocess.Popen[bytes]", servers: Servers) -> int:
 
 
 def first_to_end(servers: Servers, ended: int | None = None) -> AppProcess | None:
-    """Wait for the end of a service, which is returned, or of a process with the descriptor `ended`."""
+    """Wait for the end of a service, which is returned, or of a process with the descriptor `ended`; rotate logs."""
     descriptors = {server.ended: server for server in servers}
-    ready, _, _ = select.select([*([] if ended is None else [ended]), *descriptors], [], [])
+    watched = [*([] if ended is None else [ended]), *descriptors]
+    while not (ready := select.select(watched, [], [], ROTATION_SECONDS)[0]):
+        for server in servers:
+            server.rotate_errors()
     return descriptors.get(ready[0])
 
 

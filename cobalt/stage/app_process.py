@@ -3,13 +3,18 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
+
+LOG_BYTES = 8 * 2**20
+"""Size of a log from which it is rotated; one older file is kept."""
 
 _MOST_ERRORS = 2**20  # bytes at the end of the standard error in which its last line is looked for
 
@@ -21,7 +26,7 @@ class AppProcess:
         name: "judge" or "engine".
         settings: The app's settings.
         flags: Of `cobalt.serving.host`: where it listens and writes its log.
-        errors: File for its standard error, open for reading.
+        errors: File for its standard error, open for reading; for `rotate_errors` one with a name, open for appending.
         environment: Its environment; None: that of this process.
 
     Attributes:
@@ -72,7 +77,17 @@ class AppProcess:
     def last_error(self) -> str:
         """The last line of its standard error."""
         begin = max(0, os.fstat(self.errors.fileno()).st_size - _MOST_ERRORS)
-        return last_line(os.pread(self.errors.fileno(), _MOST_ERRORS, begin).decode(errors="replace"))
+        said = os.pread(self.errors.fileno(), _MOST_ERRORS, begin)
+        if not said and (older := Path(f"{self.errors.name}.1")).exists():  # it has just been rotated
+            said = older.read_bytes()[-_MOST_ERRORS:]
+        return last_line(said.decode(errors="replace"))
+
+    def rotate_errors(self) -> None:
+        """Move its standard error to `FILE.1` if it has `LOG_BYTES` or more; the child goes on in the same file."""
+        if os.fstat(self.errors.fileno()).st_size >= LOG_BYTES:
+            with contextlib.suppress(OSError):  # the disk is full, or newer runs have removed the folder
+                shutil.copyfile(self.errors.name, f"{self.errors.name}.1")
+            self.errors.truncate(0)
 
     def ask_to_end(self) -> None:
         """Have the child end after the requests that it has, at once while it starts."""
