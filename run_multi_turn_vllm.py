@@ -1,4 +1,4 @@
-"""Multi turn with vLLM: `cobalt.commands.scripts:multi_turn`."""
+"""Multi turn with a running vLLM engine: `cobalt.commands.scripts:multi_turn`."""
 
 from cobalt.stage.entry import run_command
 

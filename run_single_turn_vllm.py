@@ -1,4 +1,4 @@
-"""Single turn with vLLM: `cobalt.commands.scripts:single_turn`."""
+"""Single turn with a running vLLM engine: `cobalt.commands.scripts:single_turn`."""
 
 from cobalt.stage.entry import run_command
 

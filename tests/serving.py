@@ -142,7 +142,7 @@ class Command:
         self.mark = f"COBALT_TEST_MARK={folder}"
         self.messages = folder / "messages"
         self._below = set()
-        outside = os.environ | {"COBALT_TEST_MARK": str(folder)} | environment
+        outside = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run"), "COBALT_TEST_MARK": str(folder)} | environment
         with self.messages.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [*program, *map(str, words)],

@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 
@@ -156,7 +157,7 @@ def answers(tmp_path_factory):
             words[f"{command}: {name}"] = line.format(data=data, model=model).split()
     finished = subprocess.run(
         [sys.executable, "-c", ALL], input=json.dumps(words), cwd=ROOT, capture_output=True, text=True, timeout=200,
-        check=False,
+        env=os.environ | {"XDG_RUNTIME_DIR": str(data)}, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert not (data / "out").exists()

@@ -1,4 +1,4 @@
-"""The program `cobalt`: its help, its mistakes, and what its commands print."""
+"""The program `cobalt`: its help, its mistakes, and that it finds what a running `cobalt serve` left."""
 
 import json
 import os
@@ -17,18 +17,22 @@ from cobalt.commands.serve import explanation
 from cobalt.commands.try_problems import Arguments
 from cobalt.datasets.split_tests import SplitSettings, split, split_problem_file, split_tests
 from cobalt.problems.problem import Problem, load_problems
+from cobalt.stage import serve_state
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest, read_summary
 
-HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
+URLS = ("COBALT_JUDGE_URL", "COBALT_ENGINE_URL")
 SERVED = ("remote_reward_server.py", "vllm_engine_actor.py")  # `serve run` starts them, which the environment has
 
 
 @pytest.fixture(autouse=True)
-def without_services(monkeypatch):
-    """No services in the environment."""
-    for name in ("COBALT_HTTP", *HERE):
-        monkeypatch.delenv(name, raising=False)
+def home(tmp_path, monkeypatch):
+    """A user without services, here and in the environment; the folder where those that run would be recorded."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("COBALT_HTTP", *URLS):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    return tmp_path / "run" / "cobalt"
 
 
 def run(*command, **environment):
@@ -121,22 +125,107 @@ def test_the_apps_files_have_help():
         assert code == 0 and "serve run" in shown, said
 
 
-def test_without_an_engine_the_papers_scripts_say_how_to_start_one(tmp_path):
+# --- running services
+
+
+HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
+
+
+def test_the_file_of_running_services_is_private_and_holds_no_token(home):
+    with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
+        [path] = home.iterdir()
+        assert path.stat().st_mode & 0o077 == 0
+        assert "secret" not in path.read_text()
+        assert serve_state.running_states() == [state]
+    assert not list(home.iterdir())
+
+
+def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
+    with serve_state.recorded_state(os.getpid(), None, HERE):
+        [path] = home.iterdir()
+        (home / "1.json").write_bytes(path.read_bytes())  # which no process has locked
+        (home / "2.json").write_text("half a fi")
+        assert [state.pid for state in serve_state.running_states()] == [os.getpid()]
+        assert list(home.iterdir()) == [path]
+
+
+def urls():
+    return {name: os.environ[name] for name in URLS if name in os.environ}
+
+
+def test_one_running_serve_is_used_several_are_refused_and_flags_and_variables_go_first(monkeypatch):
+    serve_state.use_running_services()
+    assert not urls()
+    other = {"COBALT_JUDGE_URL": "http://other/evaluator"}
+    with serve_state.recorded_state(os.getpid(), None, HERE):
+        with serve_state.recorded_state(os.getppid(), None, HERE):
+            with pytest.raises(UserError, match=str(os.getppid())):
+                serve_state.use_running_services()
+            serve_state.use_running_services("judge", judge_named=True)
+            serve_state.use_running_services("none")
+            monkeypatch.setenv("COBALT_HTTP", "http://other")
+            serve_state.use_running_services()
+            monkeypatch.delenv("COBALT_HTTP")
+            assert not urls()
+        serve_state.use_running_services("judge")
+        assert urls() == {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
+        monkeypatch.setenv("COBALT_JUDGE_URL", other["COBALT_JUDGE_URL"])
+        serve_state.use_running_services()
+        assert urls() == HERE | other
+        monkeypatch.delenv("COBALT_ENGINE_URL")
+        serve_state.use_running_services(engine_named=True)
+        assert urls() == other
+
+
+def test_a_running_engine_of_another_model_is_refused_and_one_folder_may_have_two_paths(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    monkeypatch.chdir(tmp_path)
+    judge = {"COBALT_JUDGE_URL": HERE["COBALT_JUDGE_URL"]}
+    with serve_state.recorded_state(os.getpid(), "m", HERE):
+        with pytest.raises(UserError, match="--model"):
+            serve_state.use_running_services(model="another")
+        assert not urls()
+        serve_state.use_running_services(model=str(tmp_path / "m"))
+        assert urls() == HERE
+    for name in URLS:
+        monkeypatch.delenv(name)
+    with serve_state.recorded_state(os.getpid(), None, judge):  # of an engine in the command
+        serve_state.use_running_services(model="mine")
+        assert urls() == judge
+
+
+def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path):
+    recorded, result = ROOT / "tests" / "data" / "recorded_run", tmp_path / "result.jsonl"
+
+    def said(*words):
+        finished = cobalt(*words)
+        return finished.returncode, [line for line in finished.stderr.splitlines() if str(os.getpid()) in line]
+
+    with serve_state.recorded_state(os.getpid(), "the_model", HERE):  # nothing answers at its address
+        assert said("evaluate", "-i", recorded / "single_turn.jsonl", "-o", result) == (0, [])
+        code, lines = said("evaluate", "-i", recorded / "multi_turn.jsonl", "-o", tmp_path / "multi.jsonl")
+        assert code == 1 and len(lines) == 1 and "judge" in lines[0] and "the_model" not in lines[0]
+        code, lines = said("sample", "-i", recorded / "problems.jsonl", "-o", tmp_path / "sampled.jsonl")
+        assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
+
+
+def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path):
     words = ["-i", str(write_lines(tmp_path / "p.jsonl", [square_problem(1)])), "-o", str(tmp_path / "o.jsonl")]
     scripts = [["run_single_turn_vllm.py", *words, "-n", "1"], ["run_multi_turn_vllm.py", *words, "--turns", "1"]]
     for code, _, said in run_commands((ROOT, script) for script in scripts):
-        assert (code, len(said.splitlines())) == (2, 1)
+        assert (code, len(said.splitlines())) == (1, 1)
         assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
     assert not (tmp_path / "o.jsonl").exists()
 
 
 def test_serve_prints_the_lines_that_set_the_variables_in_another_terminal_and_the_name_of_the_model():
-    lines = explanation(HERE | {"COBALT_ENGINE_URL": "http://a http://b"}, "model-1a2b").splitlines()
+    with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_JUDGE_URL": "http://a http://b"}) as state:
+        lines = explanation(state, "model-1a2b").splitlines()
     assert any(line.startswith("engine ") and "model-1a2b" in line for line in lines)
     exports = "\n".join(line for line in lines if line.startswith("export "))
     command = f"{exports}\necho $COBALT_JUDGE_URL $COBALT_ENGINE_URL"
     said = subprocess.check_output(["bash", "-c", command], text=True).split()
-    assert said == [HERE["COBALT_JUDGE_URL"], "http://a", "http://b"]
+    assert said == ["http://a", "http://b", HERE["COBALT_ENGINE_URL"]]
 
 
 # --- own problems

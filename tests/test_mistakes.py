@@ -57,8 +57,9 @@ def folder(tmp_path_factory):
 
 def answers(folder, *commands, **variables):
     """What each command wrote on standard error, in order."""
-    cache = {"XDG_CACHE_HOME": str(folder / "cache")}
-    ended = run_commands([(folder, command.split()) for command in commands], **cache | variables)
+    # No `cobalt serve` of the user's is used.
+    places = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CACHE_HOME": str(folder / "cache")}
+    ended = run_commands([(folder, command.split()) for command in commands], **places | variables)
     for command, (code, _, said) in zip(commands, ended, strict=True):
         assert code in (1, 2) and "Traceback" not in said, (command, said)
     return [said for _, _, said in ended]

@@ -13,15 +13,16 @@ SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn
 
 
 def run(*arguments, **environment):
-    variables = os.environ | environment
+    # No test here may find a `cobalt serve` of the user's.
+    outside = os.environ | {"XDG_RUNTIME_DIR": "/nonexistent"} | environment
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120
+        [sys.executable, *map(str, arguments)], cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120
     )
 
 
 def assert_each_is_refused(commands, names, folder=ROOT):
     """Of commands that run one after the other in one process: each ends as a user's mistake and names these."""
-    ended = run_commands((folder, map(str, words)) for words in commands)
+    ended = run_commands(((folder, map(str, words)) for words in commands), XDG_RUNTIME_DIR="/nonexistent")
     for named, (code, _, said) in zip(names, ended, strict=True):
         assert code == 2, (named, said)
         assert all(name in " ".join(said.split()) for name in ([named] if isinstance(named, str) else named)), said

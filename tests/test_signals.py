@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and kill -9 on commands with engine and judge in their process, and on `cobalt serve`."""
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -86,10 +87,13 @@ def test_a_command_that_judges_leaves_nothing_and_its_result_goes_on(tmp_path, h
 @pytest.mark.parametrize("how", SIGNALS)
 def test_serve_answers_until_it_is_ended_and_leaves_no_child(tmp_path, how):
     with running(tmp_path, "serve", "--judge", "concurrency=1") as command:
-        url = next(line.split()[1] for line in command.process.stdout if line.startswith("judge "))
+        command.wait_for(lambda: list((tmp_path / "run" / "cobalt").glob("*.json")))
+        [state] = (tmp_path / "run" / "cobalt").glob("*.json")
+        url = json.loads(state.read_text())["variables"]["COBALT_JUDGE_URL"]
         body = {"code": "print(int(input()) ** 2)", "test_cases": {"inputs": ["2\n"], "outputs": ["4"]}}
         assert httpx.post(url, json=body, timeout=60).json()["passing"] == [True]
         assert httpx.get(f"{url}/health", timeout=60).status_code == 200
         code, said = command.end(how)
         assert code == (-signal.SIGKILL if how == SIGNALS[2] else 0) and len(said) <= 1, said
         command.assert_nothing_is_left()
+        assert (how == SIGNALS[2]) == state.exists()

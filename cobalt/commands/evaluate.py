@@ -14,6 +14,7 @@ from cobalt.rollout.evaluate_single import OptionalKs, SamplesSettings, evaluate
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import WRITTEN, Input, Outcome
+from cobalt.stage.serve_state import Services
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class EvaluateSettings(MultiTurnSettings):
     names: Names = "renamed"
     """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single
     turn)."""
+
+    def services(self) -> Services:
+        """The services that the evaluation needs; raises UserError if the input cannot be read."""
+        return "none" if is_single_turn(self.input_file) else "judge"
 
 
 async def multi_turn(settings: MultiTurnSettings) -> Outcome:

@@ -42,7 +42,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         rest,
         program=f"cobalt {name}",
         example=f"cobalt {name} {command.example}",
-        prepare=_prepare,
+        prepare=_use_running_services,
     )
 
 
@@ -79,9 +79,17 @@ def _value(words: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _prepare(arguments: Any) -> None:
-    """Enter a cgroup that is delegated to this process, if the command may judge programs."""
-    if hasattr(arguments, "judge_url"):
-        from cobalt.judge.sandbox.cgroups import enter_delegated
+def _use_running_services(arguments: Any) -> None:
+    """Use the running `cobalt serve`, as far as the settings of a stage say that it needs services."""
+    from cobalt.judge.sandbox.cgroups import enter_delegated
+    from cobalt.stage.serve_state import use_running_services
 
-        enter_delegated()  # before there are processes that would have to move too
+    if not hasattr(arguments, "services") or (needed := arguments.services()) == "none":
+        return
+    enter_delegated()  # before there are processes that would have to move too
+    use_running_services(
+        needed,
+        model=getattr(arguments, "model", None),
+        judge_named=bool(arguments.judge_url),
+        engine_named=bool(getattr(arguments, "engine_url", ())),
+    )

@@ -1,14 +1,15 @@
 """`cobalt serve`: run the judge and an engine until Ctrl-C, and say how other terminals use them."""
 
+import os
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cobalt.engine.model_name import model_name
 from cobalt.serving.children import check_settings, ending, variables
 from cobalt.serving.services import ServiceFlags, first_to_end
 from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.serve_state import ServeState, recorded_state
 from cobalt.stage.settings import pairs
 
 
@@ -16,7 +17,8 @@ from cobalt.stage.settings import pairs
 class Arguments(ServiceFlags):
     """Run the judge and, with --model, a vLLM engine on this machine, until Ctrl-C.
 
-    It prints the variables by which the commands of other terminals use the two services.
+    In other terminals, the commands sample, repair, evaluate, select and try find the two services by themselves; any
+    other command uses them by the variables that are printed.
     """
 
 
@@ -27,9 +29,12 @@ def main(arguments: Arguments) -> int:
         InfrastructureError: a service did not start, or has ended by itself.
     """
     _, engine = check_settings(pairs(arguments.judge), arguments.engine_settings())
-    with arguments.started() as servers:
+    with (
+        arguments.started() as servers,
+        recorded_state(os.getpid(), arguments.model, variables(servers)) as state,
+    ):
         name = "" if engine is None else engine.served_model_name or model_name(engine.model)
-        sys.stdout.write(explanation(variables(servers), name))
+        sys.stdout.write(explanation(state, name))
         sys.stdout.flush()
         try:
             died = first_to_end(servers)
@@ -39,17 +44,18 @@ def main(arguments: Arguments) -> int:
     raise InfrastructureError(f"{ending(died)}: start the services again")
 
 
-def explanation(urls: Mapping[str, str], name: str) -> str:
+def explanation(state: ServeState, name: str) -> str:
     """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
     engine = ""
     if name:
-        url = urls["COBALT_ENGINE_URL"]
-        engine = f"\nengine  {url}  (any client of OpenAI's API can ask it: base URL {url}/v1, model {name})"
-    exports = "\n".join(f"export {variable}={shlex.quote(value)}" for variable, value in urls.items())
+        url = state.variables["COBALT_ENGINE_URL"]
+        engine = f"\nengine  {url}  ({state.model}; for clients of OpenAI's API: base URL {url}/v1, model {name})"
+    exports = "\n".join(f"export {variable}={shlex.quote(value)}" for variable, value in state.variables.items())
     return f"""
-judge   {urls["COBALT_JUDGE_URL"]}{engine}
+judge   {state.variables["COBALT_JUDGE_URL"]}{engine}
 
-In another terminal, every command uses these services after
+In another terminal, `cobalt sample`, `repair`, `evaluate`, `select` and `try` use these services by themselves.
+Any other command uses them after
 
 {exports}
 

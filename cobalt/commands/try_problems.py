@@ -27,6 +27,7 @@ from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import SamplingFlags
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.run import Flag, Outcome, quoted
+from cobalt.stage.serve_state import use_running_services
 from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
 
 
@@ -46,8 +47,8 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 
     A problem needs `id`, `question` and `test_cases` ({"inputs": [...], "outputs": [...]}). Where a problem has neither
     `public_test_cases` nor `hidden_test_cases`, its first tests become public (--public_tests) and the rest hidden.
-    The engine is vLLM in this process (--model) or behind a URL (--engine_url), and so is the judge. Running the same
-    command again continues.
+    The engine is vLLM in this process (--model) or behind a URL (--engine_url), and so is the judge. A running `cobalt
+    serve` is used where nothing else is named. Running the same command again continues.
     """
 
     model: str | None = None
@@ -95,6 +96,9 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 def main(arguments: Arguments) -> int:
     """Check the input and run every step that is not finished; returns the exit code."""
     sampling = arguments.sample_settings()
+    use_running_services(
+        model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
+    )
     arguments.repair_settings()  # whose flags are checked, too
     if arguments.model is not None and not engine_urls(arguments.engine_url):
         check_model(arguments.model)

@@ -70,12 +70,15 @@ def open_vllm_or_url(
     named = engine_urls(urls)
     if named and settings:
         raise UserError("--engine has settings of an engine in this process, and the engine is behind a URL: give one")
-    from cobalt.engine.url_engine import START_ADVICE, UrlEngine
-
     if named:
+        from cobalt.engine.url_engine import UrlEngine
+
         return UrlEngine(named, os.environ.get(f"{ENVIRONMENT_PREFIX}TOKEN"), model=model)
     if model is None:
-        raise UserError(f"there is no engine: name one by --engine_url, or {START_ADVICE}")
+        raise UserError(
+            "there is no engine: give --model MODEL to run the engine in this process, start one with `cobalt serve"
+            " --model MODEL`, or name one by --engine_url"
+        )
     from cobalt.engine.vllm_engine import VllmEngine
 
     read = read_settings(VllmSettings, pairs(settings) | {"model": model}, os.environ, ENVIRONMENT_PREFIX)

@@ -13,6 +13,7 @@ from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import RolloutSettings, Samples
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.run import Outcome
+from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import Several
 
 
@@ -36,6 +37,10 @@ class _Api(ApiFlags, RolloutSettings):
     """No flag: a server is named by api_base."""
     engine: Several = field(default=(), init=False)
     """No flag: it is for vLLM."""
+
+    def services(self) -> Services:
+        """The services that the run needs."""
+        return "judge"
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:
         """The engine of the run, with the log of the calls that were paid for its result."""

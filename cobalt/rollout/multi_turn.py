@@ -45,7 +45,8 @@ class RepairSettings(RolloutSettings):
     """Let the model repair its programs with feedback from the public tests, turn after turn.
 
     The input is a single-turn result, whose responses are then the first turn, or a problem file. The engine is vLLM in
-    this process (--model) or behind a URL (--engine_url), and so is the judge. Running the same command again resumes.
+    this process (--model) or behind a URL (--engine_url), and so is the judge. A running `cobalt serve` is used where
+    nothing else is named. Running the same command again resumes.
     """
 
     stage = "multi_turn"

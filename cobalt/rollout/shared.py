@@ -22,6 +22,7 @@ from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
 from cobalt.stage.progress import ticking
 from cobalt.stage.run import Concurrency, Each, Flag, Input, OptionalFile, Output, check_ranges
+from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
 
@@ -110,6 +111,10 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
     def programs(self) -> int:
         """How many programs each conversation has."""
         return 1
+
+    def services(self) -> Services:
+        """The services that the run needs."""
+        return "judge and engine" if self.replay_file is None else "judge"
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:
         """The engine of the run: behind a URL, vLLM in this process, or the replay of `replay_file`.

@@ -40,8 +40,8 @@ _OF_LATER_TURNS = (
 class SampleSettings(RolloutSettings):
     """Draw n programs for each problem and judge each on all of its tests.
 
-    The engine is vLLM in this process (--model) or behind a URL (--engine_url), and so is the judge. Running the
-    same command again resumes.
+    The engine is vLLM in this process (--model) or behind a URL (--engine_url), and so is the judge. A running `cobalt
+    serve` is used where nothing else is named. Running the same command again resumes.
     """
 
     stage = "single_turn"

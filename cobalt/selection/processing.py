@@ -31,6 +31,7 @@ from cobalt.stage.errors import UserError, tally
 from cobalt.stage.progress import track
 from cobalt.stage.rows import encode_json, parse_json
 from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, quoted, stage, whole
+from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.tally import Summary
 
@@ -92,6 +93,10 @@ class ProcessingSettings(JudgeFlags):
             raise UserError(f"perturbed_ratio is {self.perturbed_ratio}: it must lie between 0 and 1")
         if self.perturbed_file and not self.perturbed_ratio:
             raise UserError("perturbed_file is set, but perturbed_ratio is 0: set the share of perturbed prompts, too")
+
+    def services(self) -> Services:
+        """The services that the stage needs: perturbed prompts are judged."""
+        return "judge" if self.perturbed_ratio > 0 else "none"
 
 
 @stage

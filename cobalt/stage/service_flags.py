@@ -1,7 +1,8 @@
 """The flags by which a command names its judge and its engine. Without them it uses those of this process.
 
 A judge or an engine behind a URL is named by the flag, else by `COBALT_JUDGE_URL` or `COBALT_ENGINE_URL` (several URLs
-with blanks between them), else by `COBALT_HTTP`, the address below which both are (`/evaluator`, `/vllm_actor`).
+with blanks between them), else by `COBALT_HTTP`, the address below which both are (`/evaluator`, `/vllm_actor`). A
+command of `cobalt` then looks for a running `cobalt serve` (`cobalt.stage.serve_state`).
 """
 
 from collections.abc import Sequence
