@@ -132,7 +132,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         inputs=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
         sampling=f"--prompts program --max_tokens {scale.max_tokens}",
         data_source="mbpp",
-        services={"engine": ("kv_cache_gib=4", "max_model_len=2560", "cpu_threads=2")},
+        services={"engine": ("kv_cache_gib=4", "max_model_len=2560")},
     )
     models = {row: _run(at, row) / "model" for row in ROWS} | {BASE: base}
     ft, cut = models[FT], f"--prompts program --max_prompt_length {_LONGEST_PROMPT}"
