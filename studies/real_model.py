@@ -50,7 +50,7 @@ class Scale:
     collected: int = 80
     max_tokens: int = 192
     samples: int = 4
-    group: int = 4
+    group: int = 2
     groups: int = 8
     ft_steps: int = 20
     cobalt_steps: int = 12
@@ -59,7 +59,8 @@ class Scale:
 # These, too, were chosen without a look at the problems of the test; docs/real_model.md says what they rest on.
 _LONGEST_PROMPT = 1536
 _OFFLINE = (
-    "optim.lr=2e-5 data.max_length=1024 data.max_token_len_per_gpu=2048 trainer.save_freq=20 trainer.test_freq=-1"
+    "optim.lr=5e-5 data.max_length=1024 data.max_token_len_per_gpu=2048 trainer.save_freq=20 trainer.test_freq=-1"
+    " trainer.total_epochs=2"
 )
 
 _PROBLEMS = """
