@@ -50,7 +50,7 @@ class Scale:
     collected: int = 80
     max_tokens: int = 192
     samples: int = 4
-    group: int = 4
+    group: int = 2
     groups: int = 8
     ft_steps: int = 20
     cobalt_steps: int = 12
@@ -59,7 +59,8 @@ class Scale:
 # These, too, were chosen without a look at the problems of the test; docs/real_model.md says what they rest on.
 _LONGEST_PROMPT = 1536
 _OFFLINE = (
-    "optim.lr=2e-5 data.max_length=1024 data.max_token_len_per_gpu=2048 trainer.save_freq=20 trainer.test_freq=-1"
+    "optim.lr=5e-5 data.max_length=1024 data.max_token_len_per_gpu=2048 trainer.save_freq=20 trainer.test_freq=-1"
+    " trainer.total_epochs=2"
 )
 
 _PROBLEMS = """
@@ -132,7 +133,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         inputs=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
         sampling=f"--prompts program --max_tokens {scale.max_tokens}",
         data_source="mbpp",
-        services={"engine": ("kv_cache_gib=4", "max_model_len=2560", "cpu_threads=2")},
+        services={"engine": ("kv_cache_gib=4", "max_model_len=2560")},
     )
     models = {row: _run(at, row) / "model" for row in ROWS} | {BASE: base}
     ft, cut = models[FT], f"--prompts program --max_prompt_length {_LONGEST_PROMPT}"

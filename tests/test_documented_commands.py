@@ -231,13 +231,6 @@ def test_a_block_of_json_or_yaml_can_be_read(page):
 
 
 @pytest.mark.sandbox
-def test_the_judge_of_the_readme_judges(capsys):
-    (block,) = blocks(ROOT / "README.md", "python")
-    exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out.strip()
-
-
-@pytest.mark.sandbox
 async def test_the_code_of_the_page_about_rewards_computes_one():
     block = blocks(ROOT / "docs" / "method.md", "python")[-1]
     response = "<think>\nThe input is a number.\n</think>\n\n```python\nprint(int(input()) + 1)\n```\n"
@@ -314,11 +307,6 @@ def test_the_readme_is_one_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_the_judge_of_the_readme_is_that_of_the_recipes():
-    recipe = (ROOT / "docs" / "recipes" / "local_judge.py").read_text()
-    assert recipe.partition('"""\n\n')[2] == blocks(ROOT / "README.md", "python")[0]
-
-
 def test_the_figures_of_the_readme_are_those_of_the_results():
     def plain(path):
         return " ".join((ROOT / path).read_text().replace("+", "").replace("\\*", "").replace(" %", "").split())
@@ -326,7 +314,7 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     pages = " ".join(map(plain, ("docs/RESULTS.md", "docs/hacking.md", "docs/tutorial.md")))
     interval = r"[-\d.]+ to [-\d.]+"
     figures = re.findall(rf"[-\d.]+ \({interval}(?:; runs {interval})?\)", plain("README.md"))
-    assert len(figures) >= 18 and sum("runs" in figure for figure in figures) >= 9
+    assert len(figures) >= 15 and sum("runs" in figure for figure in figures) >= 9
     assert [figure for figure in figures if figure[:-1] not in pages] == []
 
 
