@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import FakeJudge, write_lines
 
-from cobalt.datasets.readings import call_readings
 from cobalt.datasets.taco import (
     Candidate,
     Rule,
@@ -138,15 +137,6 @@ def test_without_attempts_the_shortest_inputs_are_public_and_the_first_of_equals
 
 
 # Function problems
-
-
-def test_wrapped_values_have_two_readings_and_others_one():
-    arguments = [[1, "a b"], [None, [1.5]]]
-    [given_values] = call_readings("f", arguments, [[0, 1], [2]])
-    assert given_values == TestSuite(('1\n"a b"\n', "null\n[1.5]\n"), ("[0, 1]", "[2]"), "f")
-    bare, lists = call_readings("f", arguments, [[3.0], [["x"]]])
-    assert bare.outputs == ("3", '["x"]')
-    assert lists.outputs == ("[3]", '[["x"]]')
 
 
 NINE = [[[n, n + 1]] for n in range(9)]
