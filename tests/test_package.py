@@ -70,5 +70,5 @@ def test_training_composes_its_configuration_from_the_installed_package(wheel, t
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     additions, reward = finished.stdout.split()
-    assert additions == str(tmp_path / "cobalt_verl") and reward.startswith(additions)
+    assert additions == str(tmp_path / "cobalt_verl") and reward == "pkg://cobalt_verl.code_reward_func_think"
     assert (tmp_path / "cobalt_verl" / "code_reward_func_think.py").exists()
