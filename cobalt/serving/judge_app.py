@@ -1,7 +1,6 @@
 """The judge as an HTTP app: `judge_api` of a `JudgeService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve.
 
-`POST /` takes a judge request (`cobalt.judge.wire`), `POST /run_code` one in SandboxFusion's format
-(`cobalt.serving.sandbox_fusion`); for the routes of operators see `service_api`.
+`POST /` takes a judge request (`cobalt.judge.wire`); for the routes of operators see `service_api`.
 """
 
 import dataclasses
@@ -18,7 +17,6 @@ from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import ENVIRONMENT_PREFIX
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
-from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, while_connected, within
 from cobalt.serving.service_api import service_api
 from cobalt.serving.settings import ServiceSettings
@@ -43,7 +41,6 @@ class JudgeService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
-        self.run_code = sandbox_fusion.RunCode(self._judge, settings.max_run_seconds)
         self._suites = Suites()
         self._metrics = _Metrics()
 
@@ -135,13 +132,5 @@ def judge_api(service: JudgeService) -> FastAPI:
     async def judge(request: Request) -> JSONResponse:
         async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
             return JSONResponse(await while_connected(request, service.judge(payload)))
-
-    @api.post(f"/{sandbox_fusion.PATH}")
-    async def run_code(request: Request) -> JSONResponse:
-        try:
-            async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
-                return JSONResponse(await while_connected(request, service.run_code.answer(payload)))
-        except InfrastructureError as error:
-            return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 
     return api

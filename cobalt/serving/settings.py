@@ -23,7 +23,7 @@ class HttpSettings(BaseModel):
         max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
             answered 408.
         max_request_seconds: Longest time that an HTTP request may take, the judge's wait for a sandbox included, in
-            seconds. A request that takes longer is answered 503 (504 on SandboxFusion's route).
+            seconds. A request that takes longer is answered 503.
     """
 
     token: SecretStr | None = None
@@ -54,7 +54,6 @@ class ServiceSettings(HttpSettings, JudgeSettings):
             replaced sandboxes. "INFO": one more line for each program.
         max_tests: The most tests that a suite may have, over HTTP and over the handle. A request with more JSON values
             than such a suite can need is refused before it is decoded.
-        max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
         max_request_bytes: Larger than the engine's, because suites of public data sets have tens of MiB.
     """
 
@@ -65,7 +64,6 @@ class ServiceSettings(HttpSettings, JudgeSettings):
     max_ongoing_requests: int = Field(1000, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
     max_tests: int = Field(10_000, ge=1)
-    max_run_seconds: float = Field(300.0, gt=0, le=3600)
 
     def of_the_judge(self) -> JudgeSettings:
         """The settings of the judge alone."""
