@@ -93,12 +93,3 @@ async def test_more_than_eight_sandboxes_are_several_servers():
             assert (await judge.describe())["cpu_seconds"] == 2.0
             results = await asyncio.gather(*(judge.judge("print(int(input()) ** 2)", SQUARES) for _ in range(4)))
     assert all(result.all_passed for result in results)
-
-
-def test_the_speed_of_a_judge_behind_a_url_is_measured(url):
-    command = [sys.executable, "-m", "cobalt.judge", "measure", "--programs", "3", "--tests", "2", "--judge_url", url]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (finished.returncode, finished.stdout[:8]) == (0, "6 tests "), finished.stderr
-    refused = subprocess.run([*command, "--concurrency", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert "--judge_url" in refused.stderr

@@ -17,9 +17,9 @@ from support import ROOT, needs_api, square_problem, write_lines
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
-from cobalt.engine.credentials import Credentials, read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.pacing import Pacer, retry_after
+from cobalt.engine.provider_access import Credentials
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.records import read_records
 
@@ -549,29 +549,6 @@ def test_what_aws_needs_is_named_before_any_request(monkeypatch, flags, missing)
         bedrock(monkeypatch, None, flags)
 
 
-@pytest.mark.parametrize(
-    ("text", "variables"),
-    [
-        (f"{SECRET}\n", {KEY: SECRET}),
-        ("plainkey", {KEY: "plainkey"}),
-        ("OPENAI_API_KEY=a=b\n", {KEY: "a=b"}),
-        ("export OPENAI_API_KEY='quoted'\n", {KEY: "quoted"}),
-        ("# mine\nHF_TOKEN=x\n\nDB_KEY = y\n", {"HF_TOKEN": "x", "DB_KEY": "y"}),
-        ("", None),
-        ("a b\nc d\n", None),
-    ],
-)
-def test_key_files_hold_a_key_or_variables_and_others_are_refused(tmp_path, text, variables):
-    path = tmp_path / "keys"
-    path.write_text(text)
-    if variables is not None:
-        assert read_credentials({}, path).given == variables
-        return
-    with pytest.raises(UserError, match="one key") as caught:
-        read_credentials({}, path)
-    assert "a b" not in str(caught.value)
-
-
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
         Credentials({"OPENAI_API_KEY": "sk-one\nsk-two"}, {}).get("OPENAI_API_KEY")
@@ -601,7 +578,6 @@ BAD_FLAGS = {
     "without user": ["--api_base", f"http://me:{SECRET}@localhost/v1"],
     "--spend_limit": ["--spend_limit", "0"],
     "--requests_per_minute": ["--requests_per_minute", "-1"],
-    "cannot read the key file absent.key": ["--key_file", "absent.key"],
     "there is no key": [],
 }
 

@@ -9,8 +9,8 @@ import pytest
 from support import ROOT, needs_api
 
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.engine.credentials import read_credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine
+from cobalt.engine.provider_access import read_credentials
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.manifest import manifest_path, open_manifest
 
@@ -72,10 +72,10 @@ def test_keys_of_flags_stay_in_the_arguments_and_out_of_the_manifest(tmp_path, m
     flags = [name for name in ApiFlags.__dataclass_fields__ if name.startswith(("openai_", "aws_"))]
     command = ["script.py"]
     for name in flags:
-        command += [f"--{name}", SECRET, f"--{name.replace('_', '-')}={SECRET}", "--key_file", "k.txt"]
+        command += [f"--{name}", SECRET, f"--{name.replace('_', '-')}={SECRET}"]
     monkeypatch.setattr(sys, "argv", [*command])
     variables = {name.upper(): SECRET for name in flags}
-    credentials = read_credentials(variables, None)
+    credentials = read_credentials(variables)
     assert sys.argv == command
     assert credentials.get("OPENAI_API_KEY") == SECRET
     assert len(caplog.records) == 1

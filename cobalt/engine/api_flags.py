@@ -1,6 +1,5 @@
 """The flags of commands that use a proprietary model (`cobalt.engine.litellm_engine`)."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic.dataclasses import dataclass
@@ -19,10 +18,8 @@ class ApiFlags:
     """How much a reasoning model thinks; "default": the parameter is not sent."""
     api_base: str | None = None
     """URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
-    key_file: Path | None = None
-    """Text file with one key, or with lines NAME=value (OPENAI_API_KEY, AWS_ACCESS_KEY_ID, ...)."""
     openai_api_key: str = ""
-    """OpenAI's key. Other users of the machine can see flags: prefer the variable OPENAI_API_KEY, or key_file."""
+    """OpenAI's key. Other users of the machine can see flags: prefer the variable OPENAI_API_KEY."""
     aws_access_key_id: str = ""
     """Key id for Bedrock. Prefer the variable AWS_ACCESS_KEY_ID, as for openai_api_key."""
     aws_secret_access_key: str = ""

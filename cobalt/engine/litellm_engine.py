@@ -19,9 +19,16 @@ from typing import Any, Self
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.call_log import CallLog
-from cobalt.engine.credentials import Credentials, read_credentials
 from cobalt.engine.pacing import Pacer, retry_after
-from cobalt.engine.provider_access import check_listening, check_url, find_access, find_provider, import_litellm
+from cobalt.engine.provider_access import (
+    Credentials,
+    check_listening,
+    check_url,
+    find_access,
+    find_provider,
+    import_litellm,
+    read_credentials,
+)
 from cobalt.engine.provider_errors import Cause, ProviderError, ProviderFailure
 from cobalt.engine.raw_answers import Body, error_inside, read_answer, read_body, usage_of
 from cobalt.episode import Message
@@ -50,7 +57,7 @@ async def open_engine(
     Raises:
         UserError: see `LiteLLMEngine` and `CallLog`.
     """
-    credentials = read_credentials({name.upper(): getattr(flags, name) for name in _KEYS}, flags.key_file)
+    credentials = read_credentials({name.upper(): getattr(flags, name) for name in _KEYS})
     log = None if result is None else CallLog(result)
     with log or nullcontext():
         async with LiteLLMEngine(flags, credentials, log, response_format=response_format) as engine:

@@ -5,7 +5,6 @@
 
 import dataclasses
 import logging
-from collections import Counter as Tally
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -105,12 +104,9 @@ class _Metrics:
         self._restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
 
     def observe(self, result: ExecResult) -> None:
-        """Record one judged program here and in the log."""
-        kinds = Tally(verdict.kind.value for verdict in result.verdicts)
-        costs = {"queue_seconds": result.queue_seconds, "run_seconds": result.run_seconds}
-        logger.info("judged", extra={"tests": len(result.verdicts), "verdicts": dict(kinds), **costs})
-        for kind, count in kinds.items():
-            self._verdicts.labels(kind).inc(count)
+        """Record one judged program."""
+        for verdict in result.verdicts:
+            self._verdicts.labels(verdict.kind.value).inc()
         self._queue.observe(result.queue_seconds)
         self._run.observe(result.run_seconds)
 
