@@ -375,14 +375,12 @@ def elsewhere(monkeypatch, model, provider, log=None, **settings):
     return LiteLLMEngine(ApiFlags(**asked), Credentials({f"{name}_API_KEY": SECRET}, {}), log, longest_backoff=0.05)
 
 
-@pytest.mark.parametrize(
-    ("said", "rest"), [*((said, None) for said in TOO_LONG), (TOO_LONG[6].replace("12000 +", "9000 +"), 1000)]
-)
-async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said, rest):
+@pytest.mark.parametrize("said", TOO_LONG)
+async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said):
     with serve(failure(400, said), answer("four")) as provider:
         [completion] = await ask(engine(provider), LONG)
     assert completion.text == "four"
-    assert [request["body"].get("max_completion_tokens") for request in provider.requests] == [8192, rest]
+    assert [request["body"].get("max_completion_tokens") for request in provider.requests] == [8192, None]
 
 
 @pytest.mark.parametrize(
@@ -541,7 +539,6 @@ def test_no_message_has_a_secret_of_the_environment(name):
     [
         ({"AWS_REGION_NAME": "us-east-1"}, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         ({"AWS_REGION_NAME": "us-east-1", "AWS_ACCESS_KEY_ID": "AKIA"}, "AWS_SECRET_ACCESS_KEY"),
-        ({"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET}, "AWS_REGION_NAME"),
     ],
 )
 def test_what_aws_needs_is_named_before_any_request(monkeypatch, flags, missing):

@@ -25,7 +25,7 @@ class ApiFlags:
     aws_secret_access_key: str = ""
     """Secret key for Bedrock. Prefer the variable AWS_SECRET_ACCESS_KEY, as for openai_api_key."""
     aws_region_name: str = ""
-    """Region for Bedrock; by default AWS_REGION_NAME or the region of the AWS profile."""
+    """Region for Bedrock; by default AWS_REGION_NAME, AWS_REGION or that of the AWS profile, else us-west-2."""
     concurrent_requests: int = 32
     """Largest number of requests in flight, over all problems and samples."""
     requests_per_minute: float | None = None

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -29,8 +28,16 @@ from cobalt.engine.provider_access import (
     import_litellm,
     read_credentials,
 )
-from cobalt.engine.provider_errors import Cause, ProviderError, ProviderFailure
-from cobalt.engine.raw_answers import Body, error_inside, read_answer, read_body, usage_of
+from cobalt.engine.provider_answers import (
+    Body,
+    Cause,
+    ProviderError,
+    ProviderFailure,
+    error_inside,
+    read_answer,
+    read_body,
+    usage_of,
+)
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
@@ -42,7 +49,6 @@ LONGEST_PAUSE = 3600.0
 """If a provider asks for a longer pause than this, in seconds, the run ends (and can be resumed)."""
 
 _KEYS = ("openai_api_key", "aws_access_key_id", "aws_secret_access_key", "aws_region_name")
-_PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _OF_BAD_ANSWERS = (AttributeError, LookupError, TypeError, ValueError)  # what LiteLLM lets through
 
 _Answer = tuple[Completion, dict[str, Any] | None]  # with the provider's usage; None: nothing was charged
@@ -238,12 +244,8 @@ class LiteLLMEngine:
                 raise InfrastructureError("the run ended before this request was made")
             answer = await self._send(conversation, parameters)
             if answer[0].finish_reason == "prompt_too_long":
-                # As in the project's own engine, the answer may take what the conversation leaves of the context. A
-                # server takes all of that by default; Anthropic's wants a number, and names what it adds up.
+                # As in the project's own engine, the answer may take what the conversation leaves of the context.
                 rest = {name: value for name, value in parameters.items() if name != "max_tokens"}
-                numbers = _PROMPT_AND_CONTEXT.search(answer[0].message)
-                if numbers and int(numbers[2]) > int(numbers[1]):
-                    rest["max_tokens"] = int(numbers[2]) - int(numbers[1])
                 answer = await self._send(conversation, rest)
             return answer
 

@@ -114,7 +114,7 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
     """The variable that holds the key, and the arguments for LiteLLM.
 
     Raises:
-        UserError: there is no key; the message names the variable. For AWS: no region or no boto3 either.
+        UserError: there is no key; the message names the variable. For AWS: there is no boto3.
     """
     if flags.api_base:
         own = credentials.get("OPENAI_API_KEY") or _NO_KEY
@@ -137,18 +137,15 @@ def _find_aws_access(credentials: Credentials) -> dict[str, Any]:
     except ImportError:
         raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
     try:
-        session = boto3.Session()
-        keys = values.keys() & _AWS[:2] or credentials.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()
+        bearer = credentials.get("AWS_BEARER_TOKEN_BEDROCK")
+        keys = values.keys() & _AWS[:2] or bearer or boto3.Session().get_credentials()
     except BotoCoreError as error:
         raise UserError(f"the profile of AWS cannot be used: {error}") from None
-    region = values.get("AWS_REGION_NAME") or credentials.get("AWS_REGION") or session.region_name
-    if not region:
-        raise UserError("no AWS region is set: set AWS_REGION_NAME in the environment, or give --aws_region_name")
     if not keys or len(values.keys() & _AWS[:2]) == 1:
         raise UserError(
             f"{' and '.join(_AWS[:2])} are not both set: set them in the environment, or a profile in AWS_PROFILE"
         )
-    return {name.lower(): value for name, value in values.items()} | {"aws_region_name": region}
+    return {name.lower(): value for name, value in values.items()}
 
 
 def check_url(base: str) -> None:

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from cobalt.judge.asserting import check_suite, checker_program, decided
@@ -86,9 +85,7 @@ class LocalJudge:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
