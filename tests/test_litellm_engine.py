@@ -573,8 +573,8 @@ BAD_FLAGS = {
     "not a URL such as": ["--api_base", "localhost:8000"],
     "not a URL": ["--api_base", "http://localhost:port/v1"],
     "without user": ["--api_base", f"http://me:{SECRET}@localhost/v1"],
-    "--spend_limit": ["--spend_limit", "0"],
-    "--requests_per_minute": ["--requests_per_minute", "-1"],
+    "spend_limit is": ["--spend_limit", "0"],
+    "requests_per_minute is": ["--requests_per_minute", "-1"],
     "there is no key": [],
 }
 

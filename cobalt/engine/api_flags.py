@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.stage.errors import UserError
-from cobalt.stage.run import Flag
+from cobalt.stage.run import Flag, check_ranges
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,6 @@ class ApiFlags:
     def check_ranges(self) -> None:
         """Raise UserError if a number is out of its range; the message names the flag."""
         for name in ("concurrent_requests", "requests_per_minute", "spend_limit", "request_timeout", "attempts"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"--{name} is {value:g}: it must be above 0")
+            check_ranges(self, (name, getattr(self, name) is None or getattr(self, name) > 0, "above 0"))
         for name in ("prompt_price", "completion_price"):
-            price = getattr(self, name)
-            if price is not None and not price >= 0:
-                raise UserError(f"--{name} is {price:g}: it must be 0 or more")
+            check_ranges(self, (name, (getattr(self, name) or 0) >= 0, "0 or more"))

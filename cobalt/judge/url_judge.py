@@ -45,10 +45,6 @@ class UrlJudge:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
         await self._servers.close()
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
