@@ -9,7 +9,6 @@ from support import square_problem, write_lines
 
 from cobalt.datasets.offline.check import CONTRADICTS, PASSES, CheckSettings, check_groups, choose_programs
 from cobalt.datasets.offline.groups import OfflineGroup, OfflineResponse, Status
-from cobalt.datasets.recheck import recheck
 from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
@@ -69,15 +68,6 @@ async def test_the_table_counts_what_passes_and_what_contradicts(settings):
         "wrong_answer": {"judged": 2, PASSES: 1, CONTRADICTS: 0, "wrong_answer": 1},
         "compile_error": {"judged": 2, PASSES: 1, CONTRADICTS: 1, "compile_error": 1},
     }
-
-
-async def test_the_judges_own_tool_reads_the_checked_programs(settings):
-    await check_groups(settings, SayingJudge())
-    again = await recheck(settings.output_file, SayingJudge())
-    assert [item.recorded for item in again] == [
-        record["status"] == "accepted" for record in read_records(settings.output_file)
-    ]
-    assert {item.name for item in again} == {f"p1/s{number}" for number in range(9)}
 
 
 async def test_only_so_many_programs_of_a_status_are_judged_and_a_seed_chooses_them(settings):

@@ -1,124 +1,41 @@
-"""The judge on the command line: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
-
-The exit code is 1 if a check fails or a verdict differs.
-"""
+"""The judge on the command line: `python -m cobalt.judge doctor`."""
 
 import asyncio
-import os
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Literal
 
 import tyro
 
-from cobalt.datasets.recheck import recheck
 from cobalt.judge.doctor import Finding, examine, summary
-from cobalt.judge.local import LocalJudge
-from cobalt.judge.measure import measure
-from cobalt.judge.opening import open_judge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
-from cobalt.problems.problem import Comparison
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import UserError
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """Check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
-
-    async def run(self) -> int:
-        """Print each check, and return the exit code."""
-        findings: list[Finding] = []
-        async for finding in examine(JudgeSettings.from_environment()):
-            findings.append(finding)
-            seen = "" if finding.holds else f"\n        {finding.seen}"
-            sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
-        sys.stdout.write(summary(findings) + "\n")
-        return 0 if all(finding.holds for finding in findings) else 1
-
-
-@dataclass(frozen=True)
-class CheckRecorded:
-    """Judge a file's recorded programs again and compare the verdicts with the recorded ones."""
-
-    file: tyro.conf.Positional[Path]
-    """JSONL with `test_cases` and either `recorded_response` or `human_solutions`."""
-    allow_top_level_return: bool = False
-    """Accept programs that `return` outside a function."""
-    comparison: Comparison = "strip"
-    """The rule by which outputs are compared."""
-    site_packages: Path | None = None
-    """A folder of packages to offer to the programs."""
-
-    async def run(self) -> int:
-        """Print each verdict that differs, and return the exit code."""
-        settings = JudgeSettings(
-            allow_top_level_return=self.allow_top_level_return,
-            comparison=self.comparison,
-            site_packages=self.site_packages,
-        )
-        async with LocalJudge(settings) as judge:
-            comparisons = await recheck(self.file, judge)
-        if not comparisons:
-            raise UserError(f"{self.file} holds no recorded program")
-        differ = [item for item in comparisons if not item.agrees]
-        for item in differ:
-            first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
-            sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
-        sys.stdout.write(f"{len(comparisons) - len(differ)} of {len(comparisons)} recorded verdicts agree\n")
-        return 1 if differ else 0
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Measure tests per second, and CPU time per test, with trivial programs."""
-
-    programs: int = 100
-    """Number of programs, all judged at once."""
-    tests: int = 20
-    """Number of tests of each program."""
-    concurrency: int | None = None
-    """Number of sandboxes; default: one more than usable cores. Not with --judge_url."""
-    judge_url: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """Measure the judge at this address instead of one in this process; may be given several times."""
-
-    async def run(self) -> int:
-        """Print the figures, and return the exit code."""
-        for name in ("programs", "tests", "concurrency"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise UserError(f"--{name} is {count}: give 1 or more")
-        urls = self.judge_url
-        if urls and self.concurrency is not None:
-            raise UserError("--concurrency cannot be set with --judge_url: leave it out")
-        async with open_judge(urls) if urls else LocalJudge(JudgeSettings(concurrency=self.concurrency)) as judge:
-            figures = await measure(judge, self.programs, self.tests, local=not urls)
-        cost = figures.cpu_milliseconds_per_test
-        cpu = f", {cost:.2f} ms of CPU a test" if cost is not None else ""
-        load = f"load average {os.getloadavg()[0]:.1f}"
-        sys.stdout.write(
-            f"{figures.tests} tests in {figures.seconds:.1f} s: {figures.tests_per_second:.0f} a second{cpu} ({load})\n"
-        )
-        return 0
 
 
 @dataclass(frozen=True)
 class Arguments:
     """The judge of programs."""
 
-    command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Doctor, tyro.conf.subcommand("doctor")]
-        | Annotated[CheckRecorded, tyro.conf.subcommand("check-recorded")]
-        | Annotated[Measure, tyro.conf.subcommand("measure")]
-    ]
+    command: tyro.conf.Positional[Literal["doctor"]]
+    """doctor: check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
 
 
-def main(arguments: Arguments) -> int:
-    """Run the chosen command; returns the exit code."""
+async def _doctor() -> int:
+    """Print each check; returns 1 if one fails, else 0."""
+    findings: list[Finding] = []
+    async for finding in examine(JudgeSettings.from_environment()):
+        findings.append(finding)
+        seen = "" if finding.holds else f"\n        {finding.seen}"
+        sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
+    sys.stdout.write(summary(findings) + "\n")
+    return 0 if all(finding.holds for finding in findings) else 1
+
+
+def main(_: Arguments) -> int:
+    """Run the doctor; returns the exit code."""
     enter_delegated()
-    return asyncio.run(arguments.command.run())
+    return asyncio.run(_doctor())
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "-- python run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl",
         ),
         "judge": Command(
-            "Check the judge: doctor, check-recorded, measure.",
+            "Check the judge: doctor.",
             "cobalt.commands.judge",
             "doctor",
         ),

@@ -51,13 +51,12 @@ def explanation(state: ServeState, name: str, *, token: bool) -> str:
     engine = ""
     if name:
         url = state.variables["COBALT_ENGINE_URL"]
-        requests = "\n".join(_requests(f"{url}/v1", name, token=token))
         engine = f"""
 engine  {url}  ({state.model}, served as {name})
 
 Any client of OpenAI's API can ask the engine, for instance:
 
-{requests}"""
+{_request(f"{url}/v1", name, token=token)}"""
     return f"""
 judge   {state.variables["COBALT_JUDGE_URL"]}{engine}
 
@@ -71,22 +70,12 @@ Ctrl-C here stops the services.
 """
 
 
-def _requests(address: str, name: str, *, token: bool) -> list[str]:
-    """The same request by curl and by the package openai; the token comes from its variable."""
+def _request(address: str, name: str, *, token: bool) -> str:
+    """A request by curl; the token comes from its variable."""
     messages = [{"role": "user", "content": "Print the square of a number."}]
     body = json.dumps({"model": name, "messages": messages, "max_tokens": 64})
     header = ' -H "Authorization: Bearer $COBALT_VLLM_TOKEN"' if token else ""
-    key = 'os.environ["COBALT_VLLM_TOKEN"]' if token else '"none"'
-    code = (
-        f"{'import os; ' if token else ''}from openai import OpenAI;"
-        f" client = OpenAI(base_url={json.dumps(address)}, api_key={key});"
-        f" print(client.chat.completions.create(model={json.dumps(name)}, messages={json.dumps(messages)},"
-        " max_tokens=64).choices[0].message.content)"
-    )
-    return [
-        f"curl {address}/chat/completions -H 'Content-Type: application/json'{header} -d {shlex.quote(body)}",
-        f"python -c {shlex.quote(code)}",
-    ]
+    return f"curl {address}/chat/completions -H 'Content-Type: application/json'{header} -d {shlex.quote(body)}"
 
 
 def exports(state: ServeState) -> str:

@@ -1,14 +1,11 @@
-"""Settings of a service from three places: `key=value` arguments, environment variables and a file.
+"""Settings of a service from `key=value` arguments and environment variables.
 
-Arguments override the environment, the environment overrides the file (named by the argument or variable `config`), and
-the file overrides the defaults. Unknown names are errors, except in the environment, which other programs share.
+Arguments override the environment. Unknown names are errors, except in the environment, which other programs share.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from cobalt.stage.errors import UserError
@@ -21,21 +18,14 @@ Settings = TypeVar("Settings", bound=BaseModel)
 def read_settings(
     model: type[Settings], arguments: Mapping[str, Any], environment: Mapping[str, str], prefix: str
 ) -> Settings:
-    """Build `model` from arguments, `<prefix><NAME>` variables and the YAML or JSON file that they may name.
+    """Build `model` from arguments and `<prefix><NAME>` variables.
 
     Raises:
-        UserError: a name is unknown, a value is bad, or the file cannot be read; the message names it.
+        UserError: a name is unknown or a value is bad; the message names it.
     """
-    given = dict(arguments)
-    config = given.pop("config", environment.get(prefix + "CONFIG"))
-    values = _read_file(Path(config)) if config else {}
-    for name in model.model_fields:
-        text = environment.get(prefix + name.upper())
-        if text is not None:
-            values[name] = text
-    values.update(given)
+    names = [name for name in model.model_fields if prefix + name.upper() in environment]
     try:
-        return model(**values)
+        return model(**{name: environment[prefix + name.upper()] for name in names} | dict(arguments))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
@@ -60,18 +50,6 @@ def pairs(settings: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"setting {item!r} must have the form key=value")
         values[name] = value
     return values
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the settings file {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise UserError(f"the settings file {path} is not valid YAML or JSON") from None
-    if not isinstance(content, dict):
-        raise UserError(f"the settings file {path} must hold one mapping of names to values")
-    return content
 
 
 def check_token(token: SecretStr | None) -> SecretStr | None:

@@ -39,7 +39,7 @@ class CheckSettings:
     problems_file: Annotated[Path, READ]
     """Their problems (JSONL), such as the problems.jsonl next to the groups; groups of others are passed over."""
     output_file: Output
-    """The programs with their verdicts (JSONL), which `python -m cobalt.judge check-recorded` reads, too."""
+    """The programs with their verdicts (JSONL)."""
     most: int = 200
     """Maximum number of programs of each status."""
     seed: int = 42
