@@ -54,6 +54,22 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ("```python\nold\nsee ```python\n```", "old\nsee ```python"),
         ("````\n```python\nx = 1\n```\n````", "```python\nx = 1\n```"),
         ("~~~\n```python\nx = 1\n```\n~~~", "```python\nx = 1\n```"),
+        # A fence far to the right of the block's own is part of the program, unless nothing else closes the block.
+        ("```\nx = 1\n    ```python\n    ```\n```\nDone.", "x = 1\n    ```python\n    ```"),
+        ("```\n/*\n\t```\n\tf(1)\n\t```\n*/\n```", "/*\n\t```\n\tf(1)\n\t```\n*/"),
+        ("~~~\n# a\n    ~~~\n# b\n~~~", "# a\n    ~~~\n# b"),
+        ("  ```\n  x\n     ```\n", "x"),
+        ("  ```\n  x\n      ```\n  y\n  ```\n", "x\n    ```\ny"),
+        ("The program: ```python\n      x = 1\n      ```\nDone.", "      x = 1"),
+        # So is a fence in a string that the program closes.
+        ("```python\ns = '''\n```python\nf(1)\n```\n'''\nx = 1\n```", "s = '''\n```python\nf(1)\n```\n'''\nx = 1"),
+        ('```python\ndef f():\n  """\n  ```py\n  f()```\n  """\n```', 'def f():\n  """\n  ```py\n  f()```\n  """'),
+        ('~~~python\n"""\n~~~\n"""\n~~~', '"""\n~~~\n"""'),
+        ('```python\n"""\n```\n"""\nx = 1', '"""\n```\n"""\nx = 1'),
+        ('```python\n"""never closed\n```\nBetter:\n```python\nx = 1\n```', "x = 1"),
+        ('```python\n"""never closed\n```\nBetter:\n```python\n"""doc"""\n```', '"""doc"""'),
+        ("```python\n# ''' and \"\"\"\nx = '\"\"\"'\n```\nDone: '''", '# \'\'\' and """\nx = \'"""\''),
+        ('```python\nx = """a\\"""\n```\n"""\n```', 'x = """a\\"""\n```\n"""'),
         # A last block that was not begun does not replace a program; an empty one that is closed does.
         ("```python\nprint(1)\n```\n```", "print(1)"),
         ("```python\nprint(1)\n```\ntext\n```python\n", "print(1)"),
@@ -73,6 +89,25 @@ def test_extraction_never_fails_and_never_invents_text(text):
     assert code is None or all(line in text.replace("\r\n", "\n") for line in code.split("\n"))
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "```python\n" + '"""\n```\n' * 6000,
+        "```python\n'''\n" + "```\n" * 12_000,
+        "```python\n" + "'''\n```python\n" * 3000 + "'''",
+        "```python\n" + "x = '</think>x'\n" * 3000,
+        "```python\n" + '"' * 40_000,
+        "```python\n" + "\\'\"" * 15_000,
+        "`</think>\n" * 4000,
+    ],
+    ids=["docstrings", "open", "restarts", "tags", "quotes", "escapes", "mentions"],
+)
+def test_a_hostile_answer_does_not_take_quadratic_time(answer):
+    started = time.thread_time()
+    program_of(answer)
+    assert time.thread_time() - started < 3  # it takes 0.05 s; a collection of garbage may fall into it
+
+
 @pytest.mark.parametrize("fence", "`~")
 def test_a_long_run_of_fence_characters_does_not_take_quadratic_time(fence):
     started = time.thread_time()
@@ -87,20 +122,33 @@ def test_a_long_run_of_fence_characters_does_not_take_quadratic_time(fence):
         ("hm</think>answer", "hm", "answer"),
         ("plain answer", "", "plain answer"),
         ("<think>\nnever closed ```python\nx\n```", "never closed ```python\nx\n```", ""),
-        ("<think>a</think> b </think> c", "a", "b </think> c"),
+        ("<think>a</think> b </think> c", "a</think> b", "c"),
         ("a</think>\n```\nx\n```\nb </think> c", "a", "```\nx\n```\nb </think> c"),
+        ("a</think>```\nx\n```\nb </think> c", "a", "```\nx\n```\nb </think> c"),
+        ("```\nx\n```\na</think> b </think> c", "```\nx\n```\na</think> b", "c"),
+        ("<think>say `</think>` or '</think>' last</think>a", "say `</think>` or '</think>' last", "a"),
+        ("<think>say `</think>` first", "say `</think>` first", ""),
         ("```\nprint(1)\n```</think>```\nprint(2)\n```", "```\nprint(1)\n```", "```\nprint(2)\n```"),
+        ("```python\nx = 'a</think>b'\n```", "", "```python\nx = 'a</think>b'\n```"),
+        ("```python\nx = 1\n</think>b", "```python\nx = 1", "b"),
         ("", "", ""),
     ],
 )
-def test_thinking_ends_at_the_first_closing_tag(response, thinking, answer):
+def test_thinking_is_split_at_its_last_closing_tag_before_the_program(response, thinking, answer):
     assert split_thinking(response) == (thinking, answer)
 
 
-def test_a_program_may_hold_the_tag_after_a_thinking_that_mentions_it():
-    program = "print(input().split('</think>')[-1])  # after </think>"
-    response = f"<think>say `</think>`\n</think>\n```python\n{program}\n```\nWhat stands before </think> is a plan."
+TEMPLATE = "P = '''\n<think>\n</think>\n'''\nprint(P.split('</think>')[-1])  # after </think>"
+
+
+@pytest.mark.parametrize("thinking", ["", "<think>t</think>\n", "t\n</think>\n", "<think>say `</think>`\n</think>\n\n"])
+@pytest.mark.parametrize("program", [TEMPLATE, "print('<think>a</think>b')", "x = 1"])
+@pytest.mark.parametrize("fence", ["```", "~~~"])
+def test_tags_in_a_program_do_not_end_the_thinking(thinking, program, fence):
+    response = f"{thinking}{fence}python\n{program}\n{fence}\n"
     assert program_of(response) == program
+    if thinking:
+        assert program_of(response + "What stands before </think> is a plan.") == program
 
 
 def problem(**fields):

@@ -140,6 +140,9 @@ PROGRAMS = [
     ("kinds_of_blocks", "```c++\nx = 1\n```", "x = 1"),
     ("fence_in_a_line", "```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)"),  # there: s = '
     ("fence_in_a_line", "```python\nprint(1)```", "print(1)"),
+    ("fence_in_a_string", '```python\n"""\n```\nf(1)\n```\n"""\nx = 1\n```', '"""\n```\nf(1)\n```\n"""\nx = 1'),
+    ("indented_fence", "```\nx = 1\n    ```\ny = 2\n```", "x = 1\n    ```\ny = 2"),  # there: x = 1
+    ("indented_fence", "```\nx = 1\n    ```\nDone.", "x = 1"),
     ("line_ends_of_responses", "```python\r\nx = 1\r\ny = 2\r\n```\r\n", "x = 1\ny = 2"),  # there: none
     ("restarted_program", "```python\nold\n```python\nnew\n```", "new"),  # there: old
 ]

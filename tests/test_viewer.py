@@ -125,7 +125,7 @@ def test_texts_that_repeat_are_held_once():
     ("response", "thinking"),
     [
         (DOUBLE, "<think>double it</think>\n"),
-        ("  <think>\na</think>\n\n b \n", "  <think>\na</think>\n\n "),
+        ("  <think>\na</think> </think>\n\n b \n", "  <think>\na</think> </think>\n\n "),
         ("no tag but a close</think>x", "no tag but a close</think>"),
         ("<think>cut off \U0001f600 ", "<think>cut off \U0001f600"),
         ("<think></think>print(1)", ""),
