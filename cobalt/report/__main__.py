@@ -18,7 +18,7 @@ class Arguments:
     """Make tables (markdown, CSV) and a plot (PNG, SVG) of evaluated runs; differences are to the first run."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """Folders that scripts/multi_turn.sh wrote, evaluated files, or single-turn results; NAME=PATH names a run."""
+    """Folders that scripts/multi_turn.sh wrote, or evaluated files; NAME=PATH names a run."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report")
     """Folder of the report; its report.md has everything."""
     hacking: tuple[str, ...] = ()

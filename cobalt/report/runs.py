@@ -1,8 +1,8 @@
 """Read evaluated runs for a report.
 
-A run is the folder that `scripts/multi_turn.sh` leaves, an evaluated file, or a single-turn result. Of each record only
-its figures are kept, so that files larger than memory can be read. Settings come from the manifests of the stages that
-made the file, without engine and seed: engines are what reports compare, and a seed does not change any distribution.
+A run is the folder that `scripts/multi_turn.sh` leaves, or an evaluated file. Of each record only its figures are kept,
+so that files larger than memory can be read. Settings come from the manifests of the stages that made the file, without
+engine and seed: engines are what reports compare, and a seed does not change any distribution.
 """
 
 import hashlib
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.engine.model_name import with_digest
-from cobalt.episode.record import feedback_tests
+from cobalt.episode.record import feedback_tests, read_trajectories
 from cobalt.episode.trajectory import Turn
 from cobalt.problems.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
-from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import companion_path, file_digest, flat, is_named, made_by
@@ -103,7 +102,7 @@ def named_paths(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def evaluation_file(run: Path) -> Path:
-    """The records of a run: `run` itself, or the evaluation in its folder, or the single-turn result if it is all.
+    """The records of a run: `run` itself, or the evaluation in its folder.
 
     Raises:
         UserError: there is none; the message has the command that makes it.
@@ -118,7 +117,7 @@ def evaluation_file(run: Path) -> Path:
     if trajectories.exists():
         command = f"python eval_multi_turn.py -i {trajectories} -o {path}"
     elif single.exists():
-        return single
+        command = f"python eval_single_turn.py -i {single} -o {path}"
     else:
         command = f"scripts/multi_turn.sh PROBLEMS {run}"
     raise UserError(f"run {run} has no evaluation ({EVALUATION}): make it with '{command}'")
@@ -136,7 +135,7 @@ def read_run(name: str, path: Path) -> Run:
     totals: list[TurnUsage] = []
     samples: set[int] = set()
     outcomes: dict[ProblemId, Outcomes] = {}
-    for group in read_evaluated(evaluation):
+    for group in read_trajectories(evaluation):
         problem = group.problem
         with naming(f"{evaluation}: record {problem.id!r}"):
             outcomes[problem.id] = outcomes_of(group)

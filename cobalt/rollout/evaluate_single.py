@@ -6,7 +6,7 @@ program passes every hidden test.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,19 +124,6 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
         )
         trajectories.append(Trajectory(problem, sample, [], (judged,)))
     return record | encode_evaluated_single_turn(trajectories)
-
-
-def read_evaluated(path: Path) -> Iterator[ProblemTrajectories]:
-    """The problems of an evaluated file, or of a single-turn result, whose verdicts are then those of its own judging.
-
-    Errors as for `read_trajectories`.
-    """
-
-    def evaluated_if_single(record: dict[str, Any]) -> dict[str, Any]:
-        present = {name for name in ("responses", "raw_responses", "conversations") if record.get(name) is not None}
-        return _evaluated(path, record) if present == {"responses"} else record
-
-    return read_trajectories(path, prepare=evaluated_if_single)
 
 
 def count_distinct(group: ProblemTrajectories) -> Outcomes:

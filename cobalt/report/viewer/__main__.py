@@ -15,8 +15,8 @@ class Arguments:
     """Make one HTML file that shows every trajectory of one or two runs; it needs no server."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, evaluated
-    files, or single-turn results; NAME=PATH names a run."""
+    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, or evaluated
+    files; NAME=PATH names a run."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("view.html")
     """The HTML file to write."""
     hacking: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent]) -> 
     """What the page has of one evaluated problem in one run.
 
     Args:
-        group: The problem and its trajectories, as `cobalt.rollout.evaluate_single.read_evaluated` gives them.
+        group: The problem and its trajectories, as `cobalt.episode.record.read_trajectories` gives them.
         events: The hacking events of this problem.
 
     Raises:

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from cobalt.episode.record import read_trajectories
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.problems.problem import ProblemId
 from cobalt.report.comparison import problem_difference
 from cobalt.report.runs import evaluation_file, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
-from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_replaceable
@@ -42,8 +42,7 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
     """Write one HTML file that shows every trajectory of one or two evaluated runs, replacing one that is there.
 
     Args:
-        runs: By name, folders that scripts/multi_turn.sh wrote, evaluated files, or single-turn results; two must have
-            the same problems.
+        runs: By name, folders that scripts/multi_turn.sh wrote, or evaluated files; two must have the same problems.
         output: The page; what made it goes beside it, as `.run.json`.
         hacking: Files of hacking events, by the name of the run.
 
@@ -101,7 +100,7 @@ def _add_run(
     positions = {identifier: position for position, identifier in enumerate(listed)}
     number = 1 if listed else 0
     problems: dict[ProblemId, str] = {}
-    for group in read_evaluated(evaluation):
+    for group in read_trajectories(evaluation):
         identifier = group.problem.id
         problems[identifier] = problem_digest(group.problem)
         with naming(f"{evaluation}: record {identifier!r}"):
