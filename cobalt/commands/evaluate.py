@@ -1,4 +1,4 @@
-"""`cobalt evaluate`, `eval_multi_turn.py` and `eval_single_turn.py`: evaluations with tables, a plot and uploads."""
+"""`cobalt evaluate`, `eval_multi_turn.py` and `eval_single_turn.py`: evaluations with tables and a plot."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,11 +6,8 @@ from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.problems import hub
 from cobalt.report.plots import check_plot_path, plot_turns
-from cobalt.report.sharing import check_wandb, log_evaluation, push_trajectories
 from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
-from cobalt.rollout.diversity import Names
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.evaluate_single import OptionalKs, SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
@@ -29,11 +26,6 @@ class MultiTurnSettings(TurnsSettings):
 
     plot: Annotated[Path | None, WRITTEN] = None
     """Draw Pass@1 by turn into this PNG or SVG file."""
-    push_to_hub: str | None = None
-    """Also upload the result, its manifest and its figures to this repository of the Hugging Face Hub (owner/name;
-    created as private), or copy them into a folder that begins with / or ./"""
-    wandb: bool = False
-    """Log the figures to Weights & Biases too; WANDB_PROJECT names the project, by default cobalt."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +33,13 @@ class EvaluateSettings(MultiTurnSettings):
     """Measure how good the programs of a result are on the hidden tests.
 
     The result of `cobalt repair` gives Pass@1 by turn, for which programs are judged. The result of `cobalt sample`
-    gives pass@k without judging; of the flags it has --k and --names.
+    gives pass@k without judging; of the flags it has --k.
     """
 
     input_file: Input
     """Result of `cobalt repair` or `cobalt sample` (JSONL)."""
     k: OptionalKs = None  # type: ignore[assignment]  # single turn has a default of its own
     """The k of pass@k. The default for single-turn results is 1, and 10 if every problem has at least 10 samples."""
-    names: Names = "renamed"
-    """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single
-    turn)."""
 
     def services(self) -> Services:
         """The services that the evaluation needs; raises UserError if the input cannot be read."""
@@ -58,11 +47,7 @@ class EvaluateSettings(MultiTurnSettings):
 
 
 async def multi_turn(settings: MultiTurnSettings) -> Outcome:
-    """The stage `evaluate_turns` with its tables, and what else is asked for."""
-    if settings.push_to_hub:
-        hub.check_target(settings.push_to_hub)
-    if settings.wandb:
-        check_wandb()
+    """The stage `evaluate_turns` with its tables, and its plot if it is asked for."""
     if settings.plot:
         check_plot_path(settings.plot)
     result = settings.output_file
@@ -73,10 +58,7 @@ async def multi_turn(settings: MultiTurnSettings) -> Outcome:
         tables.append(protocols_for_terminal(outcome.figures, title=title))
     if settings.plot:
         plot_turns({result.stem: outcome.metrics}, settings.plot)
-    if settings.wandb:
-        log_evaluation(result, outcome.metrics, outcome.figures)
-    uploaded = push_trajectories(result, settings.push_to_hub) if settings.push_to_hub else None
-    return replace(outcome, tables=[*tables, *([f"the trajectories are at {uploaded}"] if uploaded else [])])
+    return replace(outcome, tables=tables)
 
 
 def single_turn(settings: SamplesSettings) -> Outcome:
@@ -91,7 +73,7 @@ async def evaluate(settings: EvaluateSettings) -> Outcome:
         return await multi_turn(settings)
     if settings.plot is not None:
         raise UserError(f"--plot draws turns, and {settings.input_file} is a single-turn result: leave it out")
-    return single_turn(SamplesSettings(settings.input_file, settings.output_file, settings.k, settings.names))
+    return single_turn(SamplesSettings(settings.input_file, settings.output_file, settings.k))
 
 
 def is_single_turn(path: Path) -> bool:

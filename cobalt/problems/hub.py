@@ -1,21 +1,19 @@
-"""The Hugging Face Hub: rows and files of data sets by name, and policies and trajectories as uploads.
+"""The Hugging Face Hub: rows and files of data sets by name.
 
-A local folder can stand in for the Hub in both directions. `datasets` and `huggingface_hub` are imported when needed.
+A local folder can stand in for the Hub. `datasets` and `huggingface_hub` are imported when needed.
 """
 
-import json
 import logging
 import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.environment import cache_folder
-from cobalt.stage.errors import InfrastructureError, UserError, system_errors
+from cobalt.stage.errors import UserError
 from cobalt.stage.rows import encode_json, plain_row
 
 logger = logging.getLogger(__name__)
@@ -149,85 +147,6 @@ def _asking(what: str, advice: str | None) -> Iterator[None]:
     except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
         advised = f": {advice}" if advice else ""
         raise UserError(f"cannot read {what} ({_first_line(error)}){advised}") from None
-
-
-def check_target(target: str) -> None:
-    """Check a target of an upload, as far as that goes without the network.
-
-    Args:
-        target: `owner/name` on the Hub; or a folder, which begins with `/`, `.` or `~`.
-
-    Raises:
-        UserError: the target is neither, the folder holds files of others, or there is no token for the Hub.
-    """
-    folder = _folder(target)
-    if folder is not None:
-        card = folder / "README.md"
-        ours = card.is_file() and _CARD_TAG in card.read_text(encoding="utf-8", errors="replace")
-        if folder.exists() and not ours and (folder.is_file() or any(folder.iterdir())):
-            raise UserError(
-                f"--push_to_hub {folder} holds files that no --push_to_hub wrote: name an empty or new folder"
-            )
-        return
-    if not _NAME.fullmatch(target):
-        raise UserError(f"--push_to_hub {target}: give owner/name, or a folder that begins with / or ./")
-    from huggingface_hub import get_token
-
-    if get_token() is None:
-        raise UserError("--push_to_hub needs a token of the Hub: run `hf auth login`, or set HF_TOKEN")
-
-
-def _folder(target: str) -> Path | None:
-    return Path(target).expanduser() if target.startswith(("/", ".", "~")) else None
-
-
-def push(target: str, files: Mapping[str, Path], card: str) -> str:
-    """Upload files to a data set in one commit. A repository that does not exist is created, and is private.
-
-    Args:
-        target: As for `check_target`.
-        files: The files by their path in the repository.
-        card: Contents of its README.md.
-
-    Returns the folder or the repository's address.
-
-    Raises:
-        UserError: the Hub refuses the token or the name, or the folder cannot be written.
-        InfrastructureError: the Hub does not answer.
-    """
-    check_target(target)
-    folder = _folder(target)
-    if folder is not None:
-        with system_errors(f"cannot write into {folder}"):
-            for name, path in files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, folder / name)
-            (folder / "README.md").write_text(card, encoding="utf-8")
-        return str(folder)
-    from httpx import HTTPError
-    from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    contents: dict[str, Path | bytes] = {**files, "README.md": card.encode()}
-    operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
-    api = HfApi()
-    try:
-        api.create_repo(target, repo_type="dataset", private=True, exist_ok=True)
-        commit = api.create_commit(target, operations, commit_message="Upload by cobalt", repo_type="dataset")
-    except (HTTPError, OSError) as error:
-        refused = isinstance(error, HfHubHTTPError) and error.response.status_code in (400, 401, 403, 404, 409)
-        message = f"the Hub did not take the upload to {target}: {_first_line(error)}"
-        raise (UserError if refused else InfrastructureError)(message) from None
-    return str(commit.repo_url or target)
-
-
-_CARD_TAG = "tags:\n- cobalt\n"
-
-
-def trajectories_card(file: str, about: str) -> str:
-    """The README.md of trajectories, by which `datasets` finds their file."""
-    metadata = f"{_CARD_TAG}- code\nconfigs:\n- config_name: default\n  data_files: {json.dumps(file)}\n"
-    return f"---\n{metadata}---\n\n# Trajectories of multi-turn code generation\n\n{about}\n"
 
 
 def _first_line(error: Exception) -> str:
