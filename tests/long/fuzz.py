@@ -878,7 +878,7 @@ def route_properties(log: Path) -> Iterator[list[Property]]:
     settings = {"cpu_seconds": "1", "wall_seconds": "2", "output_bytes": "65536"}
     settings |= {"max_request_bytes": str(_MOST_BYTES), "max_tests": str(_MOST_TESTS)}
     with held_services(log, settings=settings) as (_, environment):
-        client = Client(environment["COBALT_HTTP"], environment.get("COBALT_JUDGE_TOKEN"))
+        client = Client(environment["COBALT_JUDGE_URL"].split()[0], environment.get("COBALT_JUDGE_TOKEN"))
 
         def right(example: tuple[str, dict[str, Any]], kinds: Counter[str]) -> None:
             name, request = example

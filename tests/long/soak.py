@@ -498,7 +498,7 @@ async def _http(arguments: Arguments, record: Record, pid: int, environment: Map
     rng = random.Random(f"{arguments.seed} {record.requests}")
     token = environment.get("COBALT_JUDGE_TOKEN")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    clients = Clients(environment["COBALT_HTTP"], headers, record, rng)
+    clients = Clients(environment["COBALT_JUDGE_URL"].split()[0].removesuffix("/evaluator"), headers, record, rng)
     actions: dict[str, tuple[float, Callable[[], Awaitable[None]]]] = {
         "judged": (75, clients.judge),
         "malformed": (15, clients.malformed),
