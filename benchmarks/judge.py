@@ -1,8 +1,7 @@
-"""Speed of the judge, compared with two other ways to isolate a test, behind a URL, and over a long run.
+"""Speed of the judge, compared with two other ways to isolate a test, and behind a URL.
 
     python benchmarks/judge.py schemes     # the judge, a fresh bubblewrap and Python per test, the paper's scheme
     python benchmarks/judge.py serve [--before CHECKOUT]    # in the process, by URL, by the Ray handles of before
-    python benchmarks/judge.py linear      # 100,000 tests: rate, memory, descriptors and /tmp during the run
 
 Every test is trivial, so that the overhead is measured. All schemes of a table take turns in one run on one machine, at
 the same concurrency (one test for each core). Figures are medians over the rounds; only their ratios are meaningful.
@@ -11,14 +10,12 @@ scheme (a `multiprocessing` manager, a process and a bubblewrap for each test) i
 """
 
 import asyncio
-import contextlib
 import json
 import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -27,28 +24,39 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import psutil
 import tyro
 from tqdm import tqdm
 
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.judge.measure import PROGRAM, Measurement, measure
 from cobalt.judge.sandbox.isolation import bwrap_command, interpreter_inside
 from cobalt.judge.settings import usable_cores
+from cobalt.problems.problem import TestSuite
 from cobalt.stage.cli import run_script
 
+PROGRAM = "print(int(input()) * 2)"
 TESTS = 20
 ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How long so many tests took."""
+
+    tests: int
+    seconds: float
+
+    @property
+    def tests_per_second(self) -> float:
+        """Tests divided by wall time."""
+        return self.tests / self.seconds
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Measure the judge's overhead on trivial programs."""
 
-    part: Annotated[Literal["schemes", "serve", "linear"], tyro.conf.Positional]
+    part: Annotated[Literal["schemes", "serve"], tyro.conf.Positional]
     """The table to make."""
-    tests: int = 100_000
-    """Number of tests in the long run (`linear`)."""
     before: Path | None = None
     """A checkout of an earlier version whose judge is a Ray actor (`serve`)."""
     programs: int = 320
@@ -59,10 +67,8 @@ def main(arguments: Arguments) -> int:
     """Measure, print, and return the exit code."""
     if arguments.part == "schemes":
         _schemes()
-    elif arguments.part == "serve":
-        _serve(arguments.before, arguments.programs)
     else:
-        asyncio.run(_long_run(arguments.tests))
+        _serve(arguments.before, arguments.programs)
     return 0
 
 
@@ -97,8 +103,15 @@ def _schemes() -> None:
 
 
 async def _direct(settings: JudgeSettings, programs: int) -> Measurement:
+    numbers = range(TESTS)
+    suite = TestSuite(tuple(f"{n}\n" for n in numbers), tuple(str(2 * n) for n in numbers))
     async with LocalJudge(settings) as judge:
-        return await measure(judge, programs, TESTS, local=True)
+        await judge.judge(PROGRAM, suite)
+        started = time.monotonic()
+        results = await asyncio.gather(*(judge.judge(PROGRAM, suite) for _ in range(programs)))
+    if not all(result.all_passed for result in results):
+        raise SystemExit("a trivial program failed; nothing was measured")
+    return Measurement(programs * TESTS, time.monotonic() - started)
 
 
 def _fresh(command: list[str], number: int) -> bool:
@@ -128,7 +141,7 @@ def _pooled(run: Callable[[list[str], int], bool], command: list[str], tests: in
     seconds = time.monotonic() - started
     if not all(passed):
         raise SystemExit("a trivial program failed; nothing was measured")
-    return Measurement(tests, seconds, None)
+    return Measurement(tests, seconds)
 
 
 def _busy_seconds() -> float:
@@ -235,32 +248,6 @@ def _rates(kind: str, checkout: Path, services: list[str], programs: int) -> lis
         raise SystemExit(f"nothing was measured in {checkout}: {finished.stderr[-2000:]}")
     rates: list[float] = json.loads(line.removeprefix("rates "))
     return rates
-
-
-async def _long_run(tests: int) -> None:
-    print("| tests | tests/s since the last row | memory of judge and sandboxes, MiB | descriptors | entries in /tmp |")
-    print("|---|---|---|---|---|")
-    done, step = 0, max(TESTS, tests // 10)
-    async with LocalJudge() as judge:
-        while done < tests:
-            figures = await measure(judge, step // TESTS, TESTS, local=True)
-            done += figures.tests
-            _print_row(done, figures.tests_per_second)
-
-
-def _print_row(done: int, rate: float) -> None:
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    entries = len(list(Path(tempfile.gettempdir()).iterdir()))
-    print(f"| {done} | {rate:.0f} | {_tree_memory():.0f} | {descriptors} | {entries} |", flush=True)
-
-
-def _tree_memory() -> float:
-    """Proportional resident memory of this process and its descendants, in MiB."""
-    own, total = psutil.Process(), 0
-    for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # it has ended
-            total += process.memory_full_info().pss
-    return total / 2**20
 
 
 if __name__ == "__main__":

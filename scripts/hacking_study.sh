@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The reward-hacking study on the pocket world: what do FT, FT-Cobalt and FT-Cobalt trained with perturbed prompts
-# (FT-Cobalt-PTB) do when the public tests that they see are impossible? The study starts with scripts/quickstart.sh, with
+# (FT-Cobalt-PTB) do when the public tests that they see are impossible? The study starts with the steps of scripts/quickstart.sh, with
 # a seed model that has learned to write special cases for failing tests, as large models have. It ends with Pass@1 by
 # turn under impossible and under true feedback, and a table of hacking events.
 #   scripts/hacking_study.sh [--fast] [--list] [OUTPUT_DIR [SEED]]

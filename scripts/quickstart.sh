@@ -2,11 +2,10 @@
 # Run the whole method on two CPU cores: set up; make the pocket world and its seed model (base); train the seed model by
 # single-turn GRPO (FT); collect FT's trajectories, cut them into contextual prompts and train FT on those (FT-Cobalt);
 # compare the three models over eight rounds of feedback. It ends with a table, plots and a trajectory viewer.
-#   scripts/quickstart.sh [--fast] [--list] [--dry_run] [--special_cases SHARE] [--profile gpu-smoke [--model MODEL] [--gpus N]] [OUTPUT_DIR [SEED]]
+#   scripts/quickstart.sh [--fast] [--list] [--dry_run] [--profile gpu-smoke [--model MODEL] [--gpus N]] [OUTPUT_DIR [SEED]]
 #     (default: runs/quickstart 0; SEED decides the world and the samples)
 # --fast runs every part with a weaker seed model and with too few problems and steps to learn from; its default folder is
-# runs/quickstart_fast. With --special_cases 1 the seed model has learned to write special cases for failing tests
-# (scripts/hacking_study.sh), and --fast does not make it weaker. Running the script again continues where it stopped.
+# runs/quickstart_fast. Running the script again continues where it stopped.
 # --list shows the steps and which of them are done. The steps are in studies/quickstart.py.
 # --profile gpu-smoke runs the whole method on one GPU in a quarter of an hour, with too few steps to learn from, on the seed
 # model or on --model (a folder or hub name, such as Qwen/Qwen3-0.6B), and reports tokens per second by phase; its default

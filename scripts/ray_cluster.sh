@@ -22,8 +22,6 @@ fail() {
 
 state=$HOME/.ray/cobalt_cluster.$(hostname)
 export RAY_AUTH_MODE=token
-# A request whose replica dies is answered "try again" (cobalt/serving/serve_proxy.py).
-export RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=cobalt.serving.serve_proxy.middlewares
 
 running() {
   # Not by grep, which would find itself where the machine was lost and its new processes have the old numbers.

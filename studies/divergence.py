@@ -63,7 +63,7 @@ def divergence(
     for policy in (start, model):
         tokenizer = load_tokenizer(str(policy_path(policy)))
         loaded = load_groups(groups, tokenizer, OfflineSettings(), max_length, thinking)
-        rows.append([row for group in loaded for row in group.rows])
+        rows.append([row for group in loaded for row in group])
     if any(_tokens(one) != _tokens(other) for one, other in zip(*rows, strict=True)):
         raise UserError(f"the tokenizers of {start} and {model} make different tokens of {groups}")
     before, after = (_log_probs(str(policy_path(policy)), rows[0]) for policy in (start, model))

@@ -33,7 +33,7 @@ class StudyFlags:
         """
         if self.seed < 0:
             raise UserError(f"the seed is {self.seed}: it must be 0 or more")
-        return list_or_run(study, list_only=self.list_steps)
+        return _list_or_run(study, list_only=self.list_steps)
 
 
 def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -56,18 +56,12 @@ class SeedsFlags:
     """Each has a world, a seed model and samples of its own. Seeds can be added later."""
     fast: bool = False
     """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
-    results: Path | None = None
-    """The file of tables to write; RESULTS.md in the folder of the study by default."""
     list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
     """Print the steps and which of them are done, and stop."""
 
     def folder(self, name: str) -> Path:
         """The folder of the study."""
         return self.output_dir or Path("runs") / f"{name}{'_fast' if self.fast else ''}"
-
-    def page(self, name: str) -> Path:
-        """The file of tables."""
-        return self.results or self.folder(name) / "RESULTS.md"
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -76,14 +70,14 @@ class SeedsFlags:
 
     def again(self, *command: str) -> str:
         """The command line that goes on with the study."""
-        return shlex.join([*command, *self.shared, *(("--results", str(self.results)) if self.results else ())])
+        return shlex.join([*command, *self.shared])
 
     def carry_out(self, study: Study) -> int:
         """List the study, or run what is left of it; returns the exit code. Raises UserError: see `run_study`."""
-        return list_or_run(study, list_only=self.list_steps)
+        return _list_or_run(study, list_only=self.list_steps)
 
 
-def list_or_run(study: Study, *, list_only: bool) -> int:
+def _list_or_run(study: Study, *, list_only: bool) -> int:
     """Print the steps of a study, or run what is left of it; returns the exit code.
 
     Raises UserError if the folder is another study's; see also `run_study`.

@@ -25,7 +25,7 @@ def add_hacking(lines: Lines, at: Path, *, fast: bool) -> None:
     flags = "--prompts pocket --perturbed_ratio 1 --perturbed_file {perturbed}"
     lines.prompts("ptb_prompts", at / "ft_collection", prompts, ft, flags, perturbed=perturbed)
     lines.rows("ptb_rows", "multi", prompts, at / "cobalt_data" / VALIDATION_PROMPTS, data, ft)
-    steps = scale_of(fast=fast, special_cases=1).training_steps
+    steps = scale_of(fast=fast, special=True).training_steps
     purpose = f"Train FT by GRPO on partial trajectories and their perturbed copies, {steps} steps (FT-Cobalt-PTB)."
     settings = f"{length(steps, validate_every=10)} {SPECIAL_COBALT}"
     lines.train("ptb_training", purpose, "grpo_multi_turn", data, ft, ptb.parent, settings)
@@ -58,7 +58,7 @@ class Arguments(StudyFlags):
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for."""
     folder = arguments.output_dir or Path("runs") / ("hacking_study_fast" if arguments.fast else "hacking_study")
-    lines, results = plan(folder, arguments.seed, fast=arguments.fast, special=1.0), folder / "hacking"
+    lines, results = plan(folder, arguments.seed, fast=arguments.fast, special=True), folder / "hacking"
     add_hacking(lines, folder, fast=arguments.fast)
     flags = ["--fast"] if arguments.fast else []
     return Study(

@@ -118,7 +118,8 @@ class Arguments(SeedsFlags):
 
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for. Raises UserError if the seeds are not different seeds of 0 or more."""
-    folder, results, shared = arguments.folder("offline"), arguments.page("offline"), arguments.shared
+    folder, shared = arguments.folder("offline"), arguments.shared
+    results = folder / "RESULTS.md"
     reproduced = arguments.reproduced or Path("runs") / f"reproduce{'_fast' if arguments.fast else ''}"
     seeds = [folders_of(folder, reproduced, seed, fast=arguments.fast) for seed in arguments.seeds]
     steps = [step for at in seeds for step in _steps(at)]

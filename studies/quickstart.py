@@ -46,12 +46,12 @@ SPECIAL_COBALT = "actor_rollout_ref.actor.optim.lr=2e-4 actor_rollout_ref.actor.
 """Settings of Cobalt's training in a world with special cases (docs/hacking.md)."""
 
 
-def scale_of(*, fast: bool, special_cases: float) -> Scale:
+def scale_of(*, fast: bool, special: bool) -> Scale:
     """How large the quickstart with these flags is."""
-    return FAST if fast else SPECIAL if special_cases else FULL
+    return FAST if fast else SPECIAL if special else FULL
 
 
-def plan(at: Path, seed: int, *, fast: bool = False, special: float = 0.0) -> Lines:
+def plan(at: Path, seed: int, *, fast: bool = False, special: bool = False) -> Lines:
     """The steps, in a folder.
 
     It then has dev_problems.jsonl, on which models are compared; the training runs ft_training and cobalt_training; the
@@ -62,19 +62,18 @@ def plan(at: Path, seed: int, *, fast: bool = False, special: float = 0.0) -> Li
         at: Folder of the study.
         seed: Decides the pocket world and the samples.
         fast: Take too few problems and training steps to learn anything, and a weaker seed model.
-        special: Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above 0 the
-            world has no open sentences, and `fast` does not take a weaker seed model, which would find nothing to
-            exploit.
+        special: Whether the seed model's demonstrations have special cases for failing tests. The world then has no
+            open sentences, and `fast` does not take a weaker seed model, which would find nothing to exploit.
     """
-    scale, lines = scale_of(fast=fast, special_cases=special), Lines(seed)
+    scale, lines = scale_of(fast=fast, special=special), Lines(seed)
     steps = f"{scale.training_steps} steps"
     trained = length(scale.training_steps, validate_every=None if fast else 10)
-    kind = f"special_{'' if special == 1 else f'{special:g}_'}" if special else "fast_" if fast else ""
+    kind = "special_" if special else "fast_" if fast else ""
     world = Path("pocket") / f"{kind}seed{seed}"
     base, ft, cobalt = world / "model", at / "ft_training" / "model", at / "cobalt_training" / "model"
     dev, collected, report = at / "dev_problems.jsonl", at / "collected_problems.jsonl", at / "report"
 
-    own = f"--special_cases {special:g} --open_share 0 " if special else ""
+    own = "--special_cases 1 --open_share 0 " if special else ""
     lines.world(world, f"{own}--demonstrations {(SPECIAL if special else scale).demonstrations}")
     train = problems(world, "train")
     lines.head(
@@ -110,9 +109,6 @@ class Arguments(StudyFlags):
 
     fast: bool = False
     """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
-    special_cases: float = 0.0
-    """Probability (0 to 1) of special cases for failing tests in the seed model's demonstrations. Above 0, --fast does
-    not take a weaker seed model."""
     profile: Literal["pocket", "gpu-smoke"] = "pocket"
     """pocket: on two CPU cores. gpu-smoke: on one GPU, in a quarter of an hour, with too few steps to learn anything.
     It ends with a report of tokens a second by phase (docs/reproduce.md)."""
@@ -128,25 +124,22 @@ class Arguments(StudyFlags):
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for.
 
-    Raises UserError if the flags contradict one another, or a value is out of range.
+    Raises UserError if the flags contradict one another.
     """
     if arguments.profile == gpu_smoke.PROFILE:
-        if arguments.fast or arguments.special_cases:
-            raise UserError("--profile gpu-smoke has sizes of its own: leave out --fast and --special_cases")
+        if arguments.fast:
+            raise UserError("--profile gpu-smoke has sizes of its own: leave out --fast")
         return gpu_smoke.study(arguments.output_dir, arguments.seed, arguments.model, arguments.gpus)
     if arguments.model is not None or arguments.gpus != 1:
         raise UserError("--model and --gpus are for --profile gpu-smoke: give it too, or leave them out")
-    if not 0 <= arguments.special_cases <= 1:
-        raise UserError(f"--special_cases {arguments.special_cases}: a share lies between 0 and 1")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
     flags = ["--fast"] if arguments.fast else []
-    flags += ["--special_cases", f"{arguments.special_cases:g}"] if arguments.special_cases else []
     small = " With --fast the models learn next to nothing: that every step runs is what this shows."
     return Study(
         "quickstart",
         folder,
-        {"seed": arguments.seed, "fast": arguments.fast, "special_cases": arguments.special_cases},
-        tuple(plan(folder, arguments.seed, fast=arguments.fast, special=arguments.special_cases).steps),
+        {"seed": arguments.seed, "fast": arguments.fast, "special_cases": 0.0},
+        tuple(plan(folder, arguments.seed, fast=arguments.fast).steps),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
         f"done. Tables and plots: {folder / 'report'} (report.md, pass_at_1.png, training.png); programs and verdicts"
         f" of every turn: {folder / 'report' / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,

@@ -150,7 +150,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         settings = f"{length(steps, save_every=min(4, steps))} actor_rollout_ref.actor.optim.lr=1e-5"
         settings += f" data.max_prompt_length={_LONGEST_PROMPT} data.max_response_length={scale.max_tokens}"
         lines.train(
-            f"{row.slug}_training", purpose, method, data, models[row.start], _run(at, row), settings, profile="cpu"
+            f"{row.slug}_training", purpose, method, data, models[row.start or BASE], _run(at, row), settings, profile="cpu"
         )
 
     if arguments.model is None:

@@ -184,7 +184,8 @@ class Arguments(SeedsFlags):
 
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for; seeds can be added to the same folder later."""
-    folder, results, flags = arguments.folder("reproduce"), arguments.page("reproduce"), arguments.shared
+    folder, flags = arguments.folder("reproduce"), arguments.shared
+    results = folder / "RESULTS.md"
     steps = [step for seed in arguments.seeds for step in _SeedPlan(SeedFolders(folder, seed, arguments.fast)).build()]
     last = Lines(0, inputs=[file for step in steps for file in step.files])
     line = "python -m studies.results {folder} {flags} --output_file {results}"

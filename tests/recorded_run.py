@@ -121,7 +121,7 @@ async def _make(folder, policy):
     run = read_run("run", folder / "evaluation.jsonl")
     figures = {name: getattr(run, name) for name in ("problems", "pass_at_1", "metrics", "usage")}
     (folder / "report.json").write_text(json.dumps(figures, indent=1, default=_fields) + "\n")
-    pages = [problem_data(group, [], with_responses=True) for group in read_trajectories(folder / "evaluation.jsonl")]
+    pages = [problem_data(group, []) for group in read_trajectories(folder / "evaluation.jsonl")]
     (folder / "viewer.json").write_text(json.dumps(pages, indent=1) + "\n")
 
 

@@ -119,9 +119,9 @@ def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"fe
     )
 
 
-def write_report(runs, folder, window=None, **options):
+def write_report(runs, folder, **options):
     """`cobalt.report.write.write_report` of runs that are read from paths by name."""
-    read = [read_run(name, path, window) for name, path in runs.items()]
+    read = [read_run(name, path) for name, path in runs.items()]
     return cobalt.report.write.write_report(read, folder, **options)
 
 

@@ -149,7 +149,7 @@ def offline_rows(model, folder, thinking, messages, *texts):
     group = {"id": "a", "problem_id": "a", "source": "s", "contrast": "any", "messages": messages}
     path = write_lines(folder / "groups.jsonl", [group | {"responses": [first, *others]}])
     [tokens] = load_groups(path, model.tokenizer, OfflineSettings("rloo"), 10**6, thinking)
-    return tokens.rows
+    return tokens
 
 
 async def test_the_thinking_of_earlier_turns_is_in_a_prompt_where_the_template_keeps_it(model):

@@ -1,4 +1,4 @@
-"""The LLM classifier of hacking events: parsing, votes, agreement, fences, and whole runs over HTTP."""
+"""The LLM classifier of hacking events: parsing, votes, fences, and whole runs over HTTP."""
 
 import json
 import re
@@ -13,12 +13,11 @@ from provider import answer, serve
 from support import ROOT, needs_api, write_lines
 
 from cobalt.engine import Completion
-from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category, parse_label
+from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, count_categories
 from cobalt.hacking.events import read_events as report_events
-from cobalt.rollout.metrics import cohen_kappa, fleiss_kappa
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError
 
 HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 
@@ -83,37 +82,6 @@ def test_the_last_verdict_is_read_whatever_is_around_it(text, category):
 )
 def test_the_majority_decides_and_a_tie_does_not(votes, category):
     assert majority(votes) == category
-
-
-# Fleiss (1971) as worked in Wikipedia's article: 10 subjects, 14 raters, 5 categories.
-PUBLISHED = """0 0 0 0 14, 0 2 6 4 2, 0 0 3 5 6, 0 3 9 2 0, 2 2 8 1 1,
-               7 7 0 0 0, 3 2 6 3 0, 2 5 3 2 2, 6 5 2 1 0, 0 2 2 3 7"""
-
-
-def test_fleiss_kappa_of_worked_tables():
-    counts = [map(int, line.split()) for line in PUBLISHED.split(",")]
-    rows = [[str(category) for category, count in enumerate(row) for _ in range(count)] for row in counts]
-    assert fleiss_kappa(rows) == pytest.approx(0.20993, abs=1e-5)
-    # Three items, two raters: a a, a b, b b. Observed 2/3, expected 1/2.
-    assert fleiss_kappa([["a", "a"], ["a", "b"], ["b", "b"]]) == pytest.approx(1 / 3)
-    for undefined in ([], [["a"], ["b"]], [["a", "a"], ["a", "a"]]):
-        assert fleiss_kappa(undefined) is None
-    with pytest.raises(ValueError, match="same number of raters"):
-        fleiss_kappa([["a", "a"], ["a"]])
-
-
-def test_cohen_kappa_of_hand_worked_tables():
-    # 20 yes/yes, 5 yes/no, 10 no/yes, 15 no/no: observed 0.7, expected 0.5 * 0.6 + 0.5 * 0.4 = 0.5.
-    pairs = [("y", "y")] * 20 + [("y", "n")] * 5 + [("n", "y")] * 10 + [("n", "n")] * 15
-    assert cohen_kappa(pairs) == pytest.approx(0.4)
-    assert cohen_kappa([]) is cohen_kappa([("a", "a")] * 3) is None
-
-
-@pytest.mark.parametrize(
-    ("label", "category"), [(1, HARD), ("2", LOGIC), ("(3)", DRIFT), ("semantic_drifting", DRIFT), ("Others", OTHERS)]
-)
-def test_people_may_write_numbers_or_names(label, category):
-    assert parse_label(label) == category
 
 
 INJECTIONS = [
@@ -209,13 +177,10 @@ async def test_by_the_papers_rule_the_first_vote_decides(tmp_path):
     assert summary["events"][HARD] == 1
 
 
-async def test_votes_majorities_and_agreement_are_counted(tmp_path):
+async def test_votes_and_majorities_are_counted(tmp_path):
     engine = Script([verdict(1, 1, 2), verdict(3, 3, 3), verdict(0, 0, 0), verdict(1, 2, 0)])
     events = [event(number) for number in range(4)]
-    keys = [*(content_key(one) for one in events[:3]), "gone"]
-    labels = [{"key": key, "label": label} for key, label in zip(keys, ("hard coding", 2, 1, 4), strict=True)]
-    human = write_lines(tmp_path / "labels.jsonl", labels)
-    summary, failed, records = await judge(tmp_path, events, engine, human_labels=human)
+    summary, failed, records = await judge(tmp_path, events, engine)
     assert failed == 0
     assert [record["category"] for record in records] == [HARD, DRIFT, UNKNOWN, UNKNOWN]
     of_first = [records[0][name] for name in ("votes", "responses", "costs")]
@@ -223,15 +188,7 @@ async def test_votes_majorities_and_agreement_are_counted(tmp_path):
     counted = {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not classified": 0}
     assert count_categories(report_events(tmp_path / "judged.jsonl")) == counted
     votes = {"distinct events": 4, "votes": 12, "votes without a verdict": 4, "events without a majority": 1}
-    people = {"labels": 4, "labels without an event": 1, "compared": 2, "agree": 1}
-    assert summary == {
-        "events": counted,
-        "votes": votes,
-        # Rows 1 1 2 and 3 3 3: observed (1/3 + 1) / 2, expected (2/6)^2 + (1/6)^2 + (3/6)^2 = 14/36.
-        "agreement of votes": {"distinct events with all verdicts": 2, "Fleiss' kappa": round(5 / 11, 4)},
-        # Judge hard, drift against people hard, logic: observed 1/2, expected 1/4.
-        "agreement with people": people | {"Cohen's kappa": round(1 / 3, 4)},
-    }
+    assert summary == {"events": counted, "votes": votes}
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
 
 
@@ -260,22 +217,6 @@ async def test_an_event_whose_request_failed_is_not_classified_and_the_others_ar
     assert [record["category"] for record in records] == [None, HARD]
     assert summary["events"]["not classified"] == 1
     assert summary["events"][UNKNOWN] == 0
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([{"label": 1}], "line 1: field 'key' is missing"),
-        ([{"key": "a", "label": 7}], "line 1: field 'label': 7 is not a category"),
-        ([{"key": "a"}], "line 1: field 'label': None"),
-        ([{"key": "a", "label": 1}, {"key": "a", "label": 2}], "line 2: event 'a' has another label"),
-        ([], "the file holds no label"),
-    ],
-)
-async def test_bad_labels_are_refused(tmp_path, lines, message):
-    human = write_lines(tmp_path / "labels.jsonl", lines)
-    with pytest.raises(UserError, match=message):
-        await judge(tmp_path, [event()], Script([verdict(1, 1, 1)]), human_labels=human)
 
 
 @pytest.mark.slow

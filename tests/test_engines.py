@@ -14,8 +14,8 @@ from support import needs_api, write_lines
 
 from cobalt.engine import Call, Completion, GenerationSettings, startup
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.engine.credentials import Credentials
 from cobalt.engine.opening import open_vllm_or_url
+from cobalt.engine.provider_access import Credentials
 from cobalt.engine.replay import ReplayEngine
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine

@@ -82,7 +82,6 @@ def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
         {"gpus": 2},
         {"profile": "gpu-smoke", "gpus": 0},
         {"profile": "gpu-smoke", "fast": True},
-        {"profile": "gpu-smoke", "special_cases": 0.5},
     ],
 )
 def test_flags_that_contradict_the_profile_are_refused(flags):

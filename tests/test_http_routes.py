@@ -1,7 +1,6 @@
 """HTTP routes of the apps, without Ray: who is admitted, how much may be sent, and what takes no sandbox."""
 
 import asyncio
-import base64
 import contextlib
 import json
 import socket
@@ -14,15 +13,11 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.responses import JSONResponse
 from support import ROOT
 
-from cobalt.judge import ExecResult, LocalJudge, Verdict, VerdictKind
-from cobalt.judge.settings import JudgeSettings
+from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.judge.wire import JudgeRequest
-from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
-from cobalt.serving.serve_proxy import middlewares
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.json_measure import JsonMeasure, TooManyValues
@@ -361,18 +356,6 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 
 
-async def test_serves_proxy_answers_for_a_replica_that_died_so_that_clients_ask_again():
-    async def dies(scope, receive, send):
-        if scope["path"].endswith("/health"):
-            await JSONResponse({})(scope, receive, send)
-
-    [middleware] = middlewares()
-    transport = httpx.ASGITransport(middleware.cls(dies, *middleware.args, **middleware.kwargs))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for path, status in (("/evaluator", 503), ("/evaluator/run_code", 504), ("/evaluator/health", 200)):
-            assert (await client.post(path)).status_code == status
-
-
 BROKEN = [
     *(b"", b"{", b"\xff", b"\xef\xbb\xbf{}", b"[" * 100_000, b'{"a":' * 50_000, b"1" * 60_000),
     b'{"code": "\xed\xa0\x80"}',  # a lone surrogate in bytes
@@ -406,114 +389,3 @@ def test_a_result_says_that_its_cluster_was_open_and_older_records_are_of_privat
     assert result.to_record()["private"] is False
     assert ExecResult.from_record(result.to_record()) == result
     assert ExecResult.from_record({"passing": [True], "feedback": [""]}).private
-
-
-FILE_BYTES = 1 << 20
-SMALL = {"file_bytes": FILE_BYTES, "output_bytes": 1 << 16, "concurrency": 1}
-
-
-def half(share: float) -> str:
-    return base64.b64encode(b"x" * int(share * FILE_BYTES)).decode()
-
-
-# Requests that are refused, and what the message names.
-REFUSED = [
-    ({}, "'code'"),
-    ([], ""),
-    ({"code": 1}, "'code'"),
-    ({"code": "", "stdin": 5}, "'stdin'"),
-    ({"code": "", "language": "cpp"}, "'language'"),
-    ({"code": "", "fetch_files": ["x"]}, "'fetch_files'"),
-    *(({"code": "", "run_timeout": value}, "'run_timeout'") for value in (21, -1, 10**400, float("nan"))),
-    ({"code": "", "compile_timeout": float("nan")}, "'compile_timeout'"),
-    *(({"code": "", "memory_limit_MB": value}, "'memory_limit_MB'") for value in (float("nan"), 1e300)),
-    *(({"code": "", "files": {name: ""}}, "") for name in ("../x", "/etc/x", "main.py", "", ".", "a\0b", "a" * 201)),
-    ({"code": "", "files": {"a": "", "a/b": ""}}, "below another file"),
-    ({"code": "", "files": {"a": "", "a/.": ""}}, "twice"),
-    *(({"code": "", "files": files}, "") for files in ([], {"x": {"y": ""}}, {"x": "%"})),
-    ({"code": "#" * FILE_BYTES}, "'code'"),
-    ({"code": "#" * (FILE_BYTES // 2), "files": {"x": half(0.4)}}, "'files'"),
-    ({"code": "", "files": {str(n): "" for n in range(1001)}}, "1000 files"),
-]
-
-
-@pytest.mark.sandbox
-async def test_a_malformed_request_costs_no_sandbox():
-    async with LocalJudge(JudgeSettings(**SMALL)) as judge:
-        route = sandbox_fusion.RunCode(judge, 20)
-        for payload, words in REFUSED:
-            with pytest.raises(UserError) as caught:
-                await route.answer(payload)
-            assert words in str(caught.value) and "\n" not in str(caught.value)
-        for strange in (
-            {"code": "print(1)", "run_timeout": 1e-300},
-            {"code": "print(1)", "memory_limit_MB": 10**100, "compile_timeout": 1e300},
-            {"code": "print(1)", "self": 1, "model_config": 2, "unknown": None},
-            {"code": "print(1)", "files": {"x": half(0.5)}},
-            {"code": "\0"},
-            {"code": "print(len(input()))", "stdin": "x" * (2 * FILE_BYTES)},
-        ):
-            assert (await route.answer(strange))["status"] in ("Success", "Failed")
-        assert judge.restarts == 0
-
-
-@pytest.mark.sandbox
-async def test_a_program_goes_on_until_its_client_asks_again_and_is_no_other_clients(monkeypatch):
-    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
-    slow = {"code": "import time\ntime.sleep(1)\nprint(7)", "compile_timeout": 0.3, "run_timeout": 5}
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route, answers = sandbox_fusion.RunCode(judge, 20), []
-        while not answers:
-            with contextlib.suppress(InfrastructureError):
-                answers.append(await route.answer(slow))
-        assert answers[0]["run_result"]["stdout"] == "7\n"
-        with pytest.raises(InfrastructureError):
-            await route.answer(slow)
-        patient = {"code": "print(8)", "compile_timeout": 20}
-        assert (await route.answer(patient))["run_result"]["stdout"] == "8\n"
-        assert judge.restarts == 0
-
-
-async def test_a_program_that_the_judge_failed_on_runs_anew(monkeypatch):
-    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: 0.1))
-    judge, failing = LocalJudge(), asyncio.Event()
-
-    async def execute(*_):
-        if failing.is_set():
-            return "SyntaxError"
-        await failing.wait()
-        raise InfrastructureError("a sandbox broke")
-
-    monkeypatch.setattr(judge, "execute", execute)
-    route = sandbox_fusion.RunCode(judge, 20)
-    with pytest.raises(InfrastructureError):
-        await route.answer({"code": "("})
-    failing.set()
-    await asyncio.sleep(0)
-    assert (await route.answer({"code": "("}))["run_result"]["stderr"] == "SyntaxError"
-
-
-@pytest.mark.sandbox
-async def test_a_program_that_no_client_asks_for_again_is_not_run(monkeypatch):
-    monkeypatch.setattr(sandbox_fusion, "CLAIM_SECONDS", 0.1)
-    monkeypatch.setattr(sandbox_fusion.RunCodeRequest, "patience", property(lambda self: self.compile_timeout))
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, 20)
-        long = asyncio.create_task(route.answer({"code": "import time\ntime.sleep(1)", "compile_timeout": 20}))
-        await asyncio.sleep(0)  # so that it is the first
-        with pytest.raises(InfrastructureError):
-            await route.answer({"code": "import time\ntime.sleep(60)", "compile_timeout": 0.3, "run_timeout": 20})
-        await long
-        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
-        assert judge.restarts == 0
-
-
-@pytest.mark.sandbox
-async def test_a_client_that_goes_away_costs_no_sandbox():
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        route = sandbox_fusion.RunCode(judge, 20)
-        asked = asyncio.create_task(route.answer({"code": "import time\ntime.sleep(1)"}))
-        await asyncio.sleep(0.5)  # until it has a sandbox
-        asked.cancel()
-        assert (await route.answer({"code": "print(7)"}))["run_result"]["stdout"] == "7\n"
-        assert judge.restarts == 0

@@ -235,6 +235,26 @@ def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_who
     assert result.pass_rate == 0.5
 
 
+COMPUTES = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_tests_beyond_a_suites_budget_of_waiting_are_not_run(bench, concurrency):
+    tests = {str(n): "" for n in range(12)}
+    waits = bench.judge("import time\ntime.sleep(0.5)", tests, suite_wall_seconds=1.2, concurrency=concurrency)
+    kinds = [verdict.kind for verdict in waits.verdicts]
+    ran = kinds.count(PASSED)
+    assert ran in (3, 4)  # the third passes the budget; what a busy machine takes is not waited
+    assert kinds == [PASSED] * ran + [VerdictKind.NOT_RUN] * (12 - ran)
+
+
+def test_cpu_time_counts_towards_the_time_of_a_suite_and_not_as_waiting(bench):
+    tests = {str(n): "" for n in range(12)}
+    result = bench.judge(COMPUTES, tests, suite_seconds=0.7, concurrency=2)  # three rounds of 0.3 s
+    assert {verdict.kind for verdict in result.verdicts} == {VerdictKind.NOT_RUN}
+    assert bench.judge(COMPUTES, dict(list(tests.items())[:5]), suite_wall_seconds=0.5, concurrency=2).all_passed
+
+
 async def test_no_sandbox_waits_for_another_while_programs_queue(monkeypatch):
     """Extra tests of a long suite use idle sandboxes only; one that waited for a sandbox would block other programs."""
     running, seen = 0, []

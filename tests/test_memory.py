@@ -152,15 +152,20 @@ def test_a_run_is_printed_warned_of_or_refused(models, tmp_path, caplog, gib, ov
     assert any(record.levelno == logging.WARNING for record in caplog.records) == (refused is not None)
 
 
-@pytest.mark.parametrize("make", [online, offline_config])
-def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tmp_path, monkeypatch, make):
+@pytest.mark.parametrize(
+    ("make", "full", "named"),
+    [(online, "", "--keep"), (offline_config, "", "--keep"), (online, "/dev/shm", "--shm-size")],
+)
+def test_on_a_cpu_all_of_it_is_host_memory_and_a_full_disk_is_refused(models, tmp_path, monkeypatch, make, full, named):
     config = make(models / "small", scale="pocket")
-    assert set(by_name(config)) == {"host memory", "disk"}
+    assert not any(name.startswith("GPU") for name in by_name(config))
     check_memory(config, tmp_path, 100)
     monkeypatch.setattr(
-        machine.shutil, "disk_usage", lambda path: machine.shutil._ntuple_diskusage(2**30, 2**30, 2**20)
+        machine.shutil,
+        "disk_usage",
+        lambda path: SimpleNamespace(free=2**20 if (full or str(tmp_path)) in str(path) else 2**40),
     )
-    with pytest.raises(UserError, match="--keep"):
+    with pytest.raises(UserError, match=named):
         check_memory(config, tmp_path / "not" / "there", 100)
 
 

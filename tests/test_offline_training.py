@@ -141,9 +141,7 @@ def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(seed_model)
-    rows = [
-        row for one in load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536) for row in one.rows
-    ]
+    rows = [row for one in load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536) for row in one]
     for accepted, name in ((True, "accepted"), (False, "other")):
         expected = mean_log_prob(seed_model, [row for row in rows if row.accepted is accepted])
         assert whole_run[1][0][f"validation/{name}_log_prob"] == pytest.approx(expected, abs=1e-4)
@@ -264,8 +262,8 @@ def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, loaded
     from cobalt_verl.offline_batch import batch, response_values
 
     (tokens,) = loaded([group("a", ["0"], ["1"])])
-    row = tokens.rows[0]
-    fields = batch(tokens.rows)
+    row = tokens[0]
+    fields = batch(tokens)
     ids, mask = fields["input_ids"].unbind()[0].tolist(), fields["loss_mask"].unbind()[0].tolist()
     predicted = [following for following, wanted in zip(ids[1:], mask[:-1], strict=True) if wanted]
     assert predicted == row.response.tolist()
@@ -290,17 +288,17 @@ def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, load
         tokenizer.apply_chat_template([*record["messages"], *context], add_generation_prompt=True, tokenize=False)
         for context in contexts
     ]
-    assert [tokenizer.decode(row.prompt) for row in tokens.rows] == expected
+    assert [tokenizer.decode(row.prompt) for row in tokens] == expected
     assert expected[0] != expected[1]
 
 
 def test_supervised_training_reads_the_accepted_responses_alone_and_a_group_without_one_stays_a_group(loaded):
     (tokens,) = loaded([group("a", ["0", "00"], ["1", "2"])], "sft")
-    assert [(row.advantage, row.accepted) for row in tokens.rows] == [(1, True), (1, True)]
+    assert [(row.advantage, row.accepted) for row in tokens] == [(1, True), (1, True)]
     records = [group("a", [], ["1", "2"], contrast="any"), group("b", ["0", "00"], [], contrast="any")]
-    assert [len(one.rows) for one in loaded(records, "sft")] == [0, 2]
+    assert [len(one) for one in loaded(records, "sft")] == [0, 2]
     for estimator in ("rloo", "grpo"):
-        assert [row.advantage for one in loaded(records, estimator) for row in one.rows] == pytest.approx([0] * 4)
+        assert [row.advantage for one in loaded(records, estimator) for row in one] == pytest.approx([0] * 4)
     with pytest.raises(UserError, match="accepted"):
         loaded(records[:1], "sft")
 
@@ -314,7 +312,7 @@ def test_every_rank_hands_over_as_many_rows_and_those_that_it_repeats_do_not_cou
     assert [share(groups, [0, 2], rank, 2) for rank in (0, 1)] == [[], []]
     assert [share(groups, [0, 3], rank, 2) for rank in (0, 1)] == [[spare], [Place(3, 0)]]
     assert [share(groups, [1, 2, 3, 0], rank, 2) for rank in (0, 1)] == [[Place(1, 0), Place(3, 0)], [spare, spare]]
-    rows = groups[1].rows
+    rows = groups[1]
     assert batch(rows)["loss_mask"].values().sum() == sum(len(row.response) for row in rows)
     assert batch(rows, counts=[False])["loss_mask"].values().sum() == 0
 
@@ -342,7 +340,7 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     expected = {"default": {}, "on": {"enable_thinking": True}, "off": {"enable_thinking": False}}[thinking]
     assert switches and all(more == expected for more in switches)
     # Without the head that the prompt ends with.
-    assert [row.response.tolist() for row in tokens.rows] == [[1, 9], [1, 9]]
+    assert [row.response.tolist() for row in tokens] == [[1, 9], [1, 9]]
 
 
 def test_no_group_is_left_out_where_an_epoch_is_no_multiple_of_a_step():
@@ -389,7 +387,7 @@ def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(
         assert metrics["training/responses"] == 1
         assert metrics["actor/loss"] == 0.5
         counted += [int(data["loss_mask"].values().sum()) for data in given]
-    assert counted == [0, len(groups[3].rows[0].response)]
+    assert counted == [0, len(groups[3][0].response)]
 
 
 @pytest.mark.parametrize(("estimator", "share"), [("rloo", 0.5), ("grpo", 0.5), ("exponential", 0.5), ("sft", 1.0)])

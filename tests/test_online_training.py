@@ -207,7 +207,10 @@ def run_of(world, *overrides, data="episodes", rollout="multi_turn", estimator="
 
 
 def errors_of(world, *overrides, **choices):
-    return refused_training(compose(run_of(world, *overrides, **choices)))
+    try:
+        return refused_training(compose(run_of(world, *overrides, **choices)))
+    except UserError as error:  # of what `compose` checks
+        return str(error).split("; ")
 
 
 def test_rows_say_how_an_episode_goes_on(world):
@@ -277,7 +280,7 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["cobalt.multi_turn.reward=mean"], {}, "reward is 'mean'"),
         (["cobalt.multi_turn.stop=soon"], {}, "stop is 'soon'"),
         (["+cobalt.multi_turn.horizon=3"], {}, "horizon"),
-        (["cobalt.multi_turn=3"], {}, "must be a mapping"),
+        (["cobalt.multi_turn=3"], {}, "cobalt.multi_turn is 3"),
         ([], {"rows": "plain"}, "episode"),
         ([], {"estimator": "verpo", "rollout": "single_turn"}, "use the rollout multi_turn"),
         (["cobalt.judge_every_turn=false"], {"estimator": "verpo"}, "cobalt.judge_every_turn=true"),

@@ -15,26 +15,10 @@ from support import ROOT, needs_api
 from cobalt.engine import vllm_settings
 from cobalt.engine.model_name import model_name
 from cobalt.serving.http_guard import Guard, guarded_api
-from cobalt.serving.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text, completions_of
+from cobalt.serving.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text
 from cobalt.stage.errors import UserError
 
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
-
-
-REQUESTS = [
-    (None, None, 1),
-    (None, 3, 3),
-    ("text", 2, 2),
-    ([1, 2, 3], 2, 2),
-    (["a", "b"], 2, 4),
-    ([[1], [2, 3]], 1, 2),
-    ([], 5, 5),
-]
-
-
-@pytest.mark.parametrize(("prompt", "samples", "expected"), REQUESTS)
-def test_a_requests_completions_are_its_samples_of_every_prompt(prompt, samples, expected):
-    assert completions_of(prompt, samples) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,27 +114,23 @@ def stuck(seed_model):
     return StuckEngine(seed_model)
 
 
-async def asked_of_stuck(engine, path, token=TOKEN, **fields):
+async def asked_of_stuck(engine, token=TOKEN, **fields):
     """The answer to a request of an app with a token and a limit of half a second, and with a stop token of its own."""
     routes = OpenAIRoutes(
         engine, ["m-12345678", "m"], [5], Guard(TOKEN, 10_000, "X_TOKEN"), max_completions=4, max_seconds=0.5
     )
     api = guarded_api()
     api.post("/v1/chat/completions")(routes.chat)
-    api.post("/v1/completions")(routes.completions)
     transport, headers = httpx.ASGITransport(app=api), {"Authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=headers) as client:
-        return await client.post(f"/v1/{path}", json={"model": "m"} | fields)
+        return await client.post("/v1/chat/completions", json={"model": "m"} | fields)
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(
-    ("path", "fields"), [("chat/completions", {"messages": GREETING}), ("completions", {"prompt": "a"})]
-)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, path, fields, stream):
+async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, stream):
     before = stuck.ended
-    answer = await asked_of_stuck(stuck, path, stream=stream, **fields)
+    answer = await asked_of_stuck(stuck, messages=GREETING, stream=stream)
     assert stuck.ended == before + 1
     assert answer.status_code == (200 if stream else 503)
     said = answer.text
@@ -164,7 +144,7 @@ async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ende
 @pytest.mark.services
 async def test_the_engine_is_asked_for_openais_defaults_and_the_apps_stops(stuck):
     for extra, stops in (({}, [5]), ({"stop_token_ids": [7]}, [7, 5]), ({"ignore_eos": True}, [])):
-        await asked_of_stuck(stuck, "chat/completions", messages=GREETING, **extra)
+        await asked_of_stuck(stuck, messages=GREETING, **extra)
         parameters = stuck.asked[-1]
         assert parameters.stop_token_ids == stops
         sampling = {name: getattr(parameters, name) for name in SAMPLING_DEFAULTS}
@@ -181,11 +161,9 @@ async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
         (404, {"messages": GREETING, "model": "another"}),
     )
     for status, fields in asked:
-        answer = await asked_of_stuck(stuck, "chat/completions", **fields)
+        answer = await asked_of_stuck(stuck, **fields)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
-    assert "m-12345678" in (await asked_of_stuck(stuck, "completions", prompt="a", model="another")).text
-    answer = await asked_of_stuck(stuck, "completions", prompt=["a"] * 3, n=2)
-    assert answer.status_code == 400
+    assert "m-12345678" in (await asked_of_stuck(stuck, messages=GREETING, model="another")).text
     assert len(stuck.asked) == before
 
 
@@ -254,37 +232,6 @@ def test_a_streamed_chat_is_the_same_in_pieces(client, name):
 
 
 @marked
-def test_a_completion_of_the_rendered_prompt_continues_as_the_chat_does(client, name, seed_model):
-    from transformers import AutoTokenizer
-
-    prompt = AutoTokenizer.from_pretrained(seed_model).apply_chat_template(
-        GREETING, tokenize=False, add_generation_prompt=True
-    )
-    chat = client.chat.completions.create(model=name, messages=GREETING, temperature=0, max_tokens=32)
-    sampling = {"model": name, "temperature": 0, "max_tokens": 32}
-    both = client.completions.create(prompt=[prompt, prompt], **sampling)
-    assert [choice.text for choice in both.choices] == [chat.choices[0].message.content] * 2
-    streamed = client.completions.create(prompt=prompt, stream=True, **sampling)
-    assert "".join(chunk.choices[0].text for chunk in streamed) == both.choices[0].text
-
-
-@marked
-def test_stop_and_logprobs_are_honoured(client, name):
-    sampling = {"model": name, "messages": GREETING, "temperature": 0, "max_tokens": 32}
-    whole = client.chat.completions.create(**sampling, logprobs=True, top_logprobs=2).choices[0]
-    assert "".join(token.token for token in whole.logprobs.content).startswith(whole.message.content)
-    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in whole.logprobs.content)
-    text = whole.message.content
-    stop = text[len(text) // 2 :][:3]
-    cut = client.chat.completions.create(**sampling, stop=[stop]).choices[0]
-    assert cut.message.content == text[: text.index(stop)]
-    assert cut.finish_reason == "stop"
-    scored = client.completions.create(model=name, prompt="print(1)", max_tokens=1, echo=True, logprobs=1).choices[0]
-    assert scored.text.startswith("print(1)")
-    assert scored.logprobs.token_logprobs[0] is None and scored.logprobs.token_logprobs[1] <= 0
-
-
-@marked
 def test_an_error_has_openais_form_and_the_clients_class(client, name):
     import openai
 
@@ -313,9 +260,6 @@ def test_an_error_has_openais_form_and_the_clients_class(client, name):
         with pytest.raises(openai.BadRequestError) as refused:
             ask(**fields)
         assert refused.value.body["message"] and refused.value.body["code"] == 400, fields
-    for prompt in (None, [["x"]], 5, ["a"] * 2000):
-        with pytest.raises(openai.BadRequestError):
-            client.completions.create(model=name, prompt=prompt, max_tokens=1)
 
 
 @marked
@@ -326,7 +270,7 @@ def test_openais_routes_have_the_guards_of_the_apps_own(url):
     answers = [
         httpx.post(chat, json=body, headers=page, timeout=60),
         httpx.get(url + "/v1/models", headers=page, timeout=60),
-        httpx.post(url + "/v1/completions", content=(b" " * (1 << 20) for _ in range(17)), timeout=60),
+        httpx.post(chat, content=(b" " * (1 << 20) for _ in range(17)), timeout=60),
         httpx.post(chat, content=b"not json", timeout=60),
         httpx.post(chat, content=b"[1]", timeout=60),
     ]

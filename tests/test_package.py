@@ -1,9 +1,12 @@
 """The project as a package: what its wheel holds, and that `cobalt` runs from it without the checkout."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
@@ -55,6 +58,34 @@ def test_cobalt_runs_from_the_wheel_alone(wheel, tmp_path):
     assert without.returncode == 2 and "tyro" in without.stderr and "Traceback" not in without.stderr
 
 
+def test_version_and_moved_paths_are_those_that_the_changelog_says():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^## ([\d.]+) - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)[1] == version
+    moved = re.findall(r"^\| `(cobalt[\w.]*)` \| `((?:cobalt|studies)[\w.]*)` \|$", changes, re.MULTILINE)
+    files = {str(path.relative_to(ROOT)) for part in ("cobalt", "studies") for path in (ROOT / part).rglob("*.py")}
+    files |= {str(path.relative_to(ROOT / "verl")) for path in (ROOT / "verl").rglob("*.py")}
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
+    assert len(moved) > 50
+    assert [pair for pair in moved if pair[0] in modules or pair[1] not in modules] == []
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_manifest_names_the_commit_of_this_project_and_not_of_a_checkout_that_holds_the_installed_package(
+    wheel, tmp_path, tracked
+):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "packages")
+    settings = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+    for words in (["init"], ["add", *(["packages"] if tracked else [])], ["commit", "--allow-empty", "-m", "theirs"]):
+        subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
+    code = "from cobalt.stage.manifest import *; open_manifest(Path('r.jsonl'), {})"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    assert (json.loads((tmp_path / "r.run.json").read_text())["git"] is not None) == tracked
+
+
 def test_training_composes_its_configuration_from_the_installed_package(wheel, tmp_path):
     pytest.importorskip("verl")
     with zipfile.ZipFile(wheel) as archive:
@@ -70,5 +101,5 @@ def test_training_composes_its_configuration_from_the_installed_package(wheel, t
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     additions, reward = finished.stdout.split()
-    assert additions == str(tmp_path / "cobalt_verl") and reward.startswith(additions)
+    assert additions == str(tmp_path / "cobalt_verl") and reward == "pkg://cobalt_verl.code_reward_func_think"
     assert (tmp_path / "cobalt_verl" / "code_reward_func_think.py").exists()

@@ -1,24 +1,15 @@
 """Measures beside the paper's protocol: each agrees with its definition, counted out over all draws."""
 
-import asyncio
 import itertools
-import json
-import shutil
-from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from outside import run_commands
-from support import FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines, write_report
-from test_single_turn_evaluation import HALF, RIGHT, single
+from support import square_problem, trajectories_of, trajectory_record, write_lines, write_report
 
-from cobalt.report.runs import read_run
-from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
-from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.rollout.metrics import best_of_k
 from cobalt.rollout.protocols import (
-    DateWindow,
     Outcomes,
     best_of,
     outcomes_of,
@@ -29,7 +20,6 @@ from cobalt.rollout.protocols import (
     stopping_turns,
 )
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import open_manifest
 
 PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6)
 
@@ -101,63 +91,23 @@ def test_a_k_beyond_the_samples_is_refused():
             function(one, 0)
 
 
-def test_a_window_of_dates_keeps_the_problems_of_its_days(tmp_path):
-    (run := tmp_path / "run").mkdir()
-    samples, days = [[(0, 0), (2, 2)], [(1, 0), (1, 0)]], ("2025-01-04", "2025-02-01T00:00:00", "2025-04-06")
-    records = [trajectory_record(number, samples, contest_date=day) for number, day in enumerate(days)]
-    write_lines(run / "evaluation.jsonl", records)
-    assert set(read_run("a", run, DateWindow(since=date(2025, 2, 1))).problems) == {1, 2}
-    assert set(read_run("a", run, DateWindow(until=date(2025, 2, 1))).problems) == {0, 1}
-    with pytest.raises(UserError, match="no problem in the window"):
-        read_run("a", run, DateWindow(since=date(2026, 1, 1)))
-    with pytest.raises(UserError, match="swap the two"):
-        DateWindow(date(2025, 2, 1), date(2025, 1, 1))
-    write_lines(run / "evaluation.jsonl", [trajectory_record(0, samples, contest_date=None)])
-    with pytest.raises(UserError, match="contest_date"):
-        read_run("a", run, DateWindow(since=date(2025, 2, 1)))
-    assert set(read_run("a", run).problems) == {0}
-
-
-def test_a_report_has_the_measures_the_difficulties_and_the_window(tmp_path):
+def test_a_report_has_the_measures_and_the_difficulties(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     records = [
-        trajectory_record(number, [[(0, 0), (2, 2)], [(1, 0), (1, 0)]], difficulty=name, contest_date="2025-02-01")
+        trajectory_record(number, [[(0, 0), (2, 2)], [(1, 0), (1, 0)]], difficulty=name)
         for number, name in enumerate(("EASY", "HARD"))
     ]
     write_lines(folder / "evaluation.jsonl", records)
     words = "-m cobalt.report run -o"
-    lines = ("report --k 1 2 --since 2025-01-01", "other --k 3", "other --since 2026-01-01")
+    lines = ("report --k 1 2", "other --k 3")
     ended = run_commands((tmp_path, f"{words} {line}".split()) for line in lines)
-    for (code, _, said), expected in zip(ended, (None, "k = 3", "window"), strict=True):
+    for (code, _, said), expected in zip(ended, (None, "k = 3"), strict=True):
         assert code == (2 if expected else 0) and (expected or "") in said, said
     rows = protocol_rows(tmp_path / "report" / "report.md")
     assert rows["pass@2", "1"] == rows["best of 2", "1"] == 1.0
     assert rows["stopped", "1"] == rows["pass@1", "1"] == 0.5
     assert (tmp_path / "report" / "difficulty.csv").exists()
-    assert json.loads((tmp_path / "report" / "report.md.run.json").read_text())["arguments"]["window"]
-
-
-@pytest.mark.parametrize("single_turn", [False, True])
-def test_a_report_has_the_pass_at_k_that_its_evaluations_were_asked_for(tmp_path, single_turn):
-    samples = [[(0, 0), (2, 2)], [(1, 0), (1, 0)], [(1, 0), (1, 0)]]
-    source = tmp_path / "source.jsonl"
-    run, result = tmp_path / "run", tmp_path / "run" / "evaluation.jsonl"
-    if single_turn:
-        write_lines(source, [single(0, [RIGHT, HALF, HALF]), single(1, [HALF, HALF, HALF])])
-        evaluate_samples(SamplesSettings(source, result, (1, 2)))
-    else:
-        run.mkdir()
-        write_lines(source, [trajectory_record(number, samples) for number in range(2)])
-        open_manifest(result, {"stage": "evaluation"}, [source])
-        shutil.copy(source, result)
-        asyncio.run(evaluate_turns(TurnsSettings(source, result, (1, 2)), FakeJudge()))
-    rows = protocol_rows(write_report({"a": run}, tmp_path / "report"))
-    last = "0" if single_turn else "1"
-    assert rows["pass@2", last] == pytest.approx((2 / 3 + 0) / 2 if single_turn else 2 / 3)
-    assert ("best of 3", last) in rows and ("pass@1", last) not in rows
-    rows = protocol_rows(write_report({"a": run}, tmp_path / "report", ks=[3]))
-    assert ("pass@3", last) in rows and ("pass@2", last) not in rows
 
 
 def test_the_best_by_tests_that_are_the_hidden_ones_is_called_an_oracle(tmp_path):

@@ -16,7 +16,7 @@ LARGE: set[str] = {
 }
 """Modules, and functions as `module:name`, that are larger than the limits; with EXCEPTIONS at most twelve."""
 
-READERS = {"judge/sandbox", "judge/inside", "judge/doctor.py", "judge/measure.py"}
+READERS = {"judge/sandbox", "judge/inside", "judge/doctor.py"}
 """Where the nouns open files: the sandbox, and what looks at the machine."""
 WRITERS = {
     "judge/sandbox": "sandboxes",

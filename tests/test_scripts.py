@@ -71,7 +71,6 @@ def test_a_command_line_that_cannot_be_meant_is_refused_by_what_is_wrong_with_it
         "tests/long/soak.py direct --tests 9 --output_dir .": "--seed 1",
         "tests/long/fuzz.py records --examples 0": "--examples",
         "tests/long/faults.py --output_dir /dev/null/x": "/dev/null/x",
-        "-m cobalt.judge check-recorded /dev/null": "/dev/null",
         "-m cobalt.services --engine a=1 -- true": "--model",
         "-m cobalt.pocket --output_dir world --demonstrations 10": "demonstrations",
     }

@@ -4,8 +4,7 @@ import json
 
 import pytest
 from outside import run_commands
-from support import ROOT, result_of, square_problem, trajectory_record, write_lines, write_report
-from test_viewer import decoded
+from support import result_of, square_problem, trajectory_record, write_lines, write_report
 
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode.record import read_trajectories
@@ -131,12 +130,11 @@ def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
             sample_metrics(scores, ks)
 
 
-def test_different_programs_are_counted_with_and_without_their_names(tmp_path):
+def test_different_programs_are_counted(tmp_path):
     programs = ["x = 1\nprint(x)", "y = 1\nprint(y)", "print(2)  # two", "print(2)", None]
     output = evaluated(tmp_path, single(0, [RIGHT, RIGHT, HALF, RIGHT, PUBLIC_ONLY], programs=programs))
     [group] = read_trajectories(output)
     assert count_distinct(group).distinct == (2, 2)
-    assert count_distinct(group, "kept").distinct == (3, 3)
 
 
 def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
@@ -154,19 +152,11 @@ def test_reports_and_the_viewer_read_the_result_like_any_other(tmp_path):
     assert write_viewer({"a": tmp_path / "a"}, tmp_path / "view.html") == 2
 
 
-def test_the_viewer_shows_a_raw_single_turn_result_as_it_shows_its_evaluation(tmp_path):
-    raw = ROOT / "tests" / "data" / "recorded_run" / "single_turn.jsonl"
+def test_a_report_of_one_turn_has_no_changes_between_turns_and_a_raw_result_is_to_be_evaluated(tmp_path):
+    raw = write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF]), single(1, [RIGHT, RIGHT])])
+    with pytest.raises(UserError, match=r"eval_single_turn\.py"):
+        read_run("a", tmp_path)
     evaluate_samples(SamplesSettings(raw, tmp_path / "evaluation.jsonl"))
-    pages = [tmp_path / "raw.html", tmp_path / "evaluated.html"]
-    for source, page in zip((raw, tmp_path / "evaluation.jsonl"), pages, strict=True):
-        assert write_viewer({"run": source}, page) == 3
-    blocks = [{name: decoded(page, name) for name in ("index", "piece-0-0", "piece-0-2")} for page in pages]
-    assert blocks[0] == blocks[1]
-    assert [len(turns) for turns in blocks[0]["piece-0-0"]["samples"]] == [1] * 4
-
-
-def test_a_folder_with_a_single_turn_result_alone_is_shown_and_reported_without_changes_between_turns(tmp_path):
-    write_lines(tmp_path / "single_turn.jsonl", [single(0, [RIGHT, HALF]), single(1, [RIGHT, RIGHT])])
     assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 2
     assert [row.pass_at_1 for row in read_run("a", tmp_path).metrics] == [0.75]
     table, _, others = write_report({"run": tmp_path}, tmp_path / "report", ks=[2]).read_text().partition("## Other")
@@ -178,7 +168,7 @@ def test_the_script_writes_the_figures_again_for_the_same_settings_alone(tmp_pat
     write_lines(tmp_path / "single.jsonl", records)
     write_lines(tmp_path / "other.jsonl", records[:1])
     words = "eval_single_turn.py -o evaluation.jsonl -i"
-    lines = ("single.jsonl", "single.jsonl --names kept", "single.jsonl --k 11", "other.jsonl", "evaluation.jsonl")
+    lines = ("single.jsonl", "single.jsonl --k 1 10", "single.jsonl --k 11", "other.jsonl", "evaluation.jsonl")
     ended = run_commands((tmp_path, f"{words} {line}".split()) for line in lines)
     for (code, _, said), expected in zip(ended, (None, None, "k = 11", "other settings", "is an input"), strict=True):
         assert code == (2 if expected else 0) and (expected or "") in said, said
@@ -188,7 +178,6 @@ def test_the_script_writes_the_figures_again_for_the_same_settings_alone(tmp_pat
     assert [group["group"] for group in groups] == ["all", "HARD"]
     assert groups[0]["pass_at"]["10"]["value"] == 1.0
     assert groups[0]["distinct"]["value"] == 10
-    assert figures["single_turn"]["names"] == "kept"
 
 
 @pytest.mark.sandbox

@@ -311,7 +311,6 @@ def test_what_another_study_makes_must_be_there_before_anything_runs(tmp_path):
 STUDIES = {
     "quickstart": quickstart.study(quickstart.Arguments()),
     "quickstart --fast": quickstart.study(quickstart.Arguments(Path("runs/mine"), 3, fast=True)),
-    "quickstart --special_cases": quickstart.study(quickstart.Arguments(special_cases=0.5)),
     "quickstart --profile gpu-smoke": quickstart.study(quickstart.Arguments(profile="gpu-smoke")),
     "quickstart --profile gpu-smoke --model": quickstart.study(
         quickstart.Arguments(seed=1, profile="gpu-smoke", model="Qwen/Qwen3-0.6B")
@@ -415,21 +414,12 @@ def test_a_listing_has_every_step_in_order_and_writes_nothing(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_hacking_study_begins_with_a_quickstart_on_special_cases_and_goes_on_in_its_folder():
-    folder = Path("runs/one")
-    first = quickstart.study(quickstart.Arguments(folder, 4, fast=True, special_cases=1.0))
-    second = hacking_study.study(hacking_study.Arguments(folder, 4, fast=True))
-    assert second.steps[: len(first.steps)] == first.steps
-    assert (second.folder, second.arguments) == (first.folder, first.arguments)
-
-
 @pytest.mark.parametrize(
     ("script", "arguments", "module", "expected"),
     [
         ("quickstart", [], quickstart, {}),
         ("quickstart", ["--fast"], quickstart, {"fast": True}),
         ("quickstart", ["--fast", "o", "3"], quickstart, {"fast": True, "output_dir": Path("o"), "seed": 3}),
-        ("quickstart", ["--special_cases", "1", "o"], quickstart, {"special_cases": 1.0, "output_dir": Path("o")}),
         ("quickstart", ["--list"], quickstart, {"list_steps": True}),
         ("quickstart", ["--profile", "gpu-smoke"], quickstart, {"profile": "gpu-smoke"}),
         ("quickstart", ["--profile=gpu-smoke", "--list"], quickstart, {"profile": "gpu-smoke", "list_steps": True}),

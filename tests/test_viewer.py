@@ -20,7 +20,7 @@ from cobalt.episode import program_of, split_thinking
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
-from cobalt.report.viewer.page import hacking_files, write_viewer
+from cobalt.report.viewer.page import write_viewer
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
@@ -112,7 +112,7 @@ async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
 
 def piece_of(record):
     """What the page holds of a record, with its responses."""
-    return problem_data(trajectories_of(record), [], with_responses=True).piece
+    return problem_data(trajectories_of(record), []).piece
 
 
 def test_texts_that_repeat_are_held_once():
@@ -209,11 +209,11 @@ def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
     record = evaluated(0, [[RIGHT]], [[1.0]])
     for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
         with pytest.raises(UserError, match=f"sample {sample}, turn {turn}"):
-            problem_data(trajectories_of(record), [HackingEvent(0, sample, turn, "others")], with_responses=True)
+            problem_data(trajectories_of(record), [HackingEvent(0, sample, turn, "others")])
     for response in (RIGHT, NO_CODE):
         with pytest.raises(UserError, match="sample 0, turn 0 has another program"):
             other = evaluated(0, [[response]], [[1.0]])
-            problem_data(trajectories_of(other), [HackingEvent(0, 0, 0, "others", "print(2)")], with_responses=True)
+            problem_data(trajectories_of(other), [HackingEvent(0, 0, 0, "others", "print(2)")])
     write_lines(tmp_path / "evaluation.jsonl", [record])
     events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     with pytest.raises(UserError, match="names problem 'other'"):
@@ -269,10 +269,9 @@ def test_mistakes_get_one_sentence(tmp_path):
 
 def test_the_command_writes_the_page(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
-    finished = run_script("-m", "cobalt.report.viewer", tmp_path, "-o", tmp_path / "view.html", "--programs_only")
+    finished = run_script("-m", "cobalt.report.viewer", tmp_path, "-o", tmp_path / "view.html")
     assert finished.returncode == 0, finished.stderr
     assert str(tmp_path / "view.html") in finished.stdout
-    assert "response" not in decoded(tmp_path / "view.html", "piece-0-0")["samples"][0][0]
 
 
 @pytest.mark.parametrize(
@@ -296,15 +295,6 @@ def test_two_runs_may_list_their_problems_in_another_order(tmp_path):
     for run, response in enumerate((RIGHT, DOUBLE)):
         piece = decoded(tmp_path / "view.html", f"piece-{run}-0")
         assert piece["texts"][piece["samples"][0][0]["program"]] == program_of(response)
-
-
-def test_hacking_events_belong_to_the_run_that_they_name(tmp_path):
-    file = write_lines(tmp_path / "events.jsonl", [])
-    two = {"one": tmp_path, "two": tmp_path}
-    assert hacking_files({"one": tmp_path}, [str(file)]) == {"one": file}
-    assert hacking_files({"one": tmp_path}, [f"one={file}"]) == {"one": file}
-    assert hacking_files(two, [f"two={file}"]) == {"two": file}
-    assert hacking_files(two, []) == {}
 
 
 # ---- the page

@@ -8,7 +8,6 @@ from pydantic.dataclasses import dataclass
 
 from cobalt.report.plots import check_plot_path, plot_turns
 from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
-from cobalt.rollout.diversity import Names
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.evaluate_single import OptionalKs, SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
@@ -34,16 +33,13 @@ class EvaluateSettings(MultiTurnSettings):
     """Measure how good the programs of a result are on the hidden tests.
 
     The result of `cobalt repair` gives Pass@1 by turn, for which programs are judged. The result of `cobalt sample`
-    gives pass@k without judging; of the flags it has --k and --names.
+    gives pass@k without judging; of the flags it has --k.
     """
 
     input_file: Input
     """Result of `cobalt repair` or `cobalt sample` (JSONL)."""
     k: OptionalKs = None  # type: ignore[assignment]  # single turn has a default of its own
     """The k of pass@k. The default for single-turn results is 1, and 10 if every problem has at least 10 samples."""
-    names: Names = "renamed"
-    """renamed: programs that differ only in the names of their variables count as the same; kept: they do not (single
-    turn)."""
 
     def services(self) -> Services:
         """The services that the evaluation needs; raises UserError if the input cannot be read."""
@@ -51,7 +47,7 @@ class EvaluateSettings(MultiTurnSettings):
 
 
 async def multi_turn(settings: MultiTurnSettings) -> Outcome:
-    """The stage `evaluate_turns` with its tables, and a plot where one is asked for."""
+    """The stage `evaluate_turns` with its tables, and its plot if it is asked for."""
     if settings.plot:
         check_plot_path(settings.plot)
     result = settings.output_file
@@ -77,7 +73,7 @@ async def evaluate(settings: EvaluateSettings) -> Outcome:
         return await multi_turn(settings)
     if settings.plot is not None:
         raise UserError(f"--plot draws turns, and {settings.input_file} is a single-turn result: leave it out")
-    return single_turn(SamplesSettings(settings.input_file, settings.output_file, settings.k, settings.names))
+    return single_turn(SamplesSettings(settings.input_file, settings.output_file, settings.k))
 
 
 def is_single_turn(path: Path) -> bool:

@@ -1,13 +1,12 @@
-"""The judge on the command line: `python -m cobalt.judge doctor`, `check-recorded FILE` and `measure`.
+"""The judge on the command line: `python -m cobalt.judge doctor` and `check-recorded FILE`.
 
 The exit code is 1 if a check fails or a verdict differs.
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,8 +15,6 @@ import tyro
 from cobalt.episode.program import extract_code
 from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import Judge, LocalJudge
-from cobalt.judge.measure import measure
-from cobalt.judge.opening import open_judge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult
@@ -117,46 +114,12 @@ def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Measure tests per second, and CPU time per test, with trivial programs."""
-
-    programs: int = 100
-    """Number of programs, all judged at once."""
-    tests: int = 20
-    """Number of tests of each program."""
-    concurrency: int | None = None
-    """Number of sandboxes; default: one more than usable cores. Not with --judge_url."""
-    judge_url: tyro.conf.UseAppendAction[list[str]] = field(default_factory=list)
-    """Measure the judge at this address instead of one in this process; may be given several times."""
-
-    async def run(self) -> int:
-        """Print the figures, and return the exit code."""
-        for name in ("programs", "tests", "concurrency"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise UserError(f"--{name} is {count}: give 1 or more")
-        urls = self.judge_url
-        if urls and self.concurrency is not None:
-            raise UserError("--concurrency cannot be set with --judge_url: leave it out")
-        async with open_judge(urls) if urls else LocalJudge(JudgeSettings(concurrency=self.concurrency)) as judge:
-            figures = await measure(judge, self.programs, self.tests, local=not urls)
-        cost = figures.cpu_milliseconds_per_test
-        cpu = f", {cost:.2f} ms of CPU a test" if cost is not None else ""
-        load = f"load average {os.getloadavg()[0]:.1f}"
-        sys.stdout.write(
-            f"{figures.tests} tests in {figures.seconds:.1f} s: {figures.tests_per_second:.0f} a second{cpu} ({load})\n"
-        )
-        return 0
-
-
-@dataclass(frozen=True)
 class Arguments:
     """The judge of programs."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
         Annotated[Doctor, tyro.conf.subcommand("doctor")]
         | Annotated[CheckRecorded, tyro.conf.subcommand("check-recorded")]
-        | Annotated[Measure, tyro.conf.subcommand("measure")]
     ]
 
 

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "--model Qwen/Qwen3-0.6B",
         ),
         "judge": Command(
-            "Check the judge: doctor, check-recorded, measure.",
+            "Check the judge: doctor.",
             "cobalt.commands.judge",
             "doctor",
         ),

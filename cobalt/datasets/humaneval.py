@@ -119,7 +119,7 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
         InfrastructureError: the judge failed.
     """
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
-    run = await judge.execute(inspect.getsource(recorder), request, judge.settings)
+    run = await judge.execute(inspect.getsource(recorder), request)
     calls = None if isinstance(run, str) else decoded(run.stdout)
     if isinstance(run, str):
         why = run

@@ -1,12 +1,10 @@
 """The flags of commands that use a proprietary model (`cobalt.engine.litellm_engine`)."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
-from cobalt.stage.errors import UserError
-from cobalt.stage.run import Flag
+from cobalt.stage.run import Flag, check_ranges
 
 
 @dataclass(frozen=True)
@@ -19,16 +17,14 @@ class ApiFlags:
     """How much a reasoning model thinks; "default": the parameter is not sent."""
     api_base: str | None = None
     """URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
-    key_file: Path | None = None
-    """Text file with one key, or with lines NAME=value (OPENAI_API_KEY, AWS_ACCESS_KEY_ID, ...)."""
     openai_api_key: str = ""
-    """OpenAI's key. Other users of the machine can see flags: prefer the variable OPENAI_API_KEY, or key_file."""
+    """OpenAI's key. Other users of the machine can see flags: prefer the variable OPENAI_API_KEY."""
     aws_access_key_id: str = ""
     """Key id for Bedrock. Prefer the variable AWS_ACCESS_KEY_ID, as for openai_api_key."""
     aws_secret_access_key: str = ""
     """Secret key for Bedrock. Prefer the variable AWS_SECRET_ACCESS_KEY, as for openai_api_key."""
     aws_region_name: str = ""
-    """Region for Bedrock; by default AWS_REGION_NAME or the region of the AWS profile."""
+    """Region for Bedrock; by default AWS_REGION_NAME, AWS_REGION or that of the AWS profile, else us-west-2."""
     concurrent_requests: int = 32
     """Largest number of requests in flight, over all problems and samples."""
     requests_per_minute: float | None = None
@@ -47,10 +43,6 @@ class ApiFlags:
     def check_ranges(self) -> None:
         """Raise UserError if a number is out of its range; the message names the flag."""
         for name in ("concurrent_requests", "requests_per_minute", "spend_limit", "request_timeout", "attempts"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"--{name} is {value:g}: it must be above 0")
+            check_ranges(self, (name, getattr(self, name) is None or getattr(self, name) > 0, "above 0"))
         for name in ("prompt_price", "completion_price"):
-            price = getattr(self, name)
-            if price is not None and not price >= 0:
-                raise UserError(f"--{name} is {price:g}: it must be 0 or more")
+            check_ranges(self, (name, (getattr(self, name) or 0) >= 0, "0 or more"))

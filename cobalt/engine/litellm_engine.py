@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -19,11 +18,26 @@ from typing import Any, Self
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.call_log import CallLog
-from cobalt.engine.credentials import Credentials, read_credentials
 from cobalt.engine.pacing import Pacer, retry_after
-from cobalt.engine.provider_access import check_listening, check_url, find_access, find_provider, import_litellm
-from cobalt.engine.provider_errors import Cause, ProviderError, ProviderFailure
-from cobalt.engine.raw_answers import Body, error_inside, read_answer, read_body, usage_of
+from cobalt.engine.provider_access import (
+    Credentials,
+    check_listening,
+    check_url,
+    find_access,
+    find_provider,
+    import_litellm,
+    read_credentials,
+)
+from cobalt.engine.provider_answers import (
+    Body,
+    Cause,
+    ProviderError,
+    ProviderFailure,
+    error_inside,
+    read_answer,
+    read_body,
+    usage_of,
+)
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
@@ -35,7 +49,6 @@ LONGEST_PAUSE = 3600.0
 """If a provider asks for a longer pause than this, in seconds, the run ends (and can be resumed)."""
 
 _KEYS = ("openai_api_key", "aws_access_key_id", "aws_secret_access_key", "aws_region_name")
-_PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _OF_BAD_ANSWERS = (AttributeError, LookupError, TypeError, ValueError)  # what LiteLLM lets through
 
 _Answer = tuple[Completion, dict[str, Any] | None]  # with the provider's usage; None: nothing was charged
@@ -50,7 +63,7 @@ async def open_engine(
     Raises:
         UserError: see `LiteLLMEngine` and `CallLog`.
     """
-    credentials = read_credentials({name.upper(): getattr(flags, name) for name in _KEYS}, flags.key_file)
+    credentials = read_credentials({name.upper(): getattr(flags, name) for name in _KEYS})
     log = None if result is None else CallLog(result)
     with log or nullcontext():
         async with LiteLLMEngine(flags, credentials, log, response_format=response_format) as engine:
@@ -231,12 +244,8 @@ class LiteLLMEngine:
                 raise InfrastructureError("the run ended before this request was made")
             answer = await self._send(conversation, parameters)
             if answer[0].finish_reason == "prompt_too_long":
-                # As in the project's own engine, the answer may take what the conversation leaves of the context. A
-                # server takes all of that by default; Anthropic's wants a number, and names what it adds up.
+                # As in the project's own engine, the answer may take what the conversation leaves of the context.
                 rest = {name: value for name, value in parameters.items() if name != "max_tokens"}
-                numbers = _PROMPT_AND_CONTEXT.search(answer[0].message)
-                if numbers and int(numbers[2]) > int(numbers[1]):
-                    rest["max_tokens"] = int(numbers[2]) - int(numbers[1])
                 answer = await self._send(conversation, rest)
             return answer
 

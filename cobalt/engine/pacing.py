@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 
 class Pacer:
@@ -34,13 +33,9 @@ class Pacer:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The seconds of a `Retry-After` header, a number or a date; 0 without one."""
+    """The seconds of a `Retry-After` header; 0 without one, or where it is a date."""
     value = {name.lower(): text for name, text in headers.items()}.get("retry-after", "")
     try:
         return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return 0.0

@@ -1,23 +1,73 @@
 """How LiteLLM reaches the provider of a model: LiteLLM itself, the provider's name, and the keys and URL of requests.
 
-A mistake that shows without a request is a `UserError` here.
+A key is taken from a flag or the environment, in this order, and kept out of messages. A mistake that shows without a
+request is a `UserError` here.
 """
 
 import asyncio
 import logging
 import os
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.engine.credentials import Credentials
-from cobalt.stage.environment import environment_variables
+from cobalt.stage.environment import environment_variables, names_a_secret
 from cobalt.stage.errors import ServiceDown, UserError
 
+logger = logging.getLogger(__name__)
+
+_PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets
+_SHORTEST_SECRET = 4  # to hide shorter values (placeholders such as "x") would put stars into ordinary text
 _NO_KEY = "none"  # for servers without keys, because the OpenAI client requires one
 _AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION_NAME")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Variables that a provider reads (`OPENAI_API_KEY`, `AWS_ACCESS_KEY_ID`, ...) and their values.
+
+    Attributes:
+        given: Variables from flags; a provider's client finds those of the environment itself.
+        environment: The process's environment variables.
+    """
+
+    given: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str] = field(repr=False)
+
+    def get(self, variable: str) -> str | None:
+        """A variable's value; None if it is not set or empty.
+
+        Raises:
+            UserError: the value cannot be a key (it holds blanks, control characters or characters outside ASCII).
+        """
+        value = (self.given.get(variable) or self.environment.get(variable) or "").strip()
+        if not all("!" <= character <= "~" for character in value):
+            raise UserError(f"{variable} holds blanks or characters that no key has: copy it again")
+        return value or None
+
+    def scrub(self, text: str) -> str:
+        """`text` with every key, and every variable that has the name of a secret, replaced by stars."""
+        secrets = [value for name, value in self.given.items() if name not in _PUBLIC]
+        secrets += [value for name, value in self.environment.items() if names_a_secret(name)]
+        for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "***")
+        return text
+
+
+def read_credentials(flags: Mapping[str, str]) -> Credentials:
+    """Collect keys from flags and the environment; warns of keys in flags, which other users can see.
+
+    `flags` has values by variable; empty ones count as not set.
+    """
+    values = {variable: value for variable, value in flags.items() if value}
+    if keys := sorted(values.keys() - set(_PUBLIC)):
+        logger.warning("keys in flags can be seen by other users of this machine: set %s instead", ", ".join(keys))
+    return Credentials(values, os.environ)
 
 
 def import_litellm() -> Any:
@@ -64,7 +114,7 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
     """The variable that holds the key, and the arguments for LiteLLM.
 
     Raises:
-        UserError: there is no key; the message names the variable. For AWS: no region or no boto3 either.
+        UserError: there is no key; the message names the variable. For AWS: there is no boto3.
     """
     if flags.api_base:
         own = credentials.get("OPENAI_API_KEY") or _NO_KEY
@@ -75,10 +125,7 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
     variable = next(iter(missing), f"{provider.upper()}_API_KEY")
     key = credentials.get(variable)
     if key is None and (missing or variable in os.environ):  # a variable that is set but empty is not a key
-        raise UserError(
-            f"there is no key for {flags.model_name!r}: set {variable} in the environment, or give --key_file with"
-            f" a line {variable}=..."
-        )
+        raise UserError(f"there is no key for {flags.model_name!r}: set {variable} in the environment")
     return variable, {"api_key": key} if key else {}
 
 
@@ -90,19 +137,15 @@ def _find_aws_access(credentials: Credentials) -> dict[str, Any]:
     except ImportError:
         raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
     try:
-        session = boto3.Session()
-        keys = values.keys() & _AWS[:2] or credentials.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()
+        bearer = credentials.get("AWS_BEARER_TOKEN_BEDROCK")
+        keys = values.keys() & _AWS[:2] or bearer or boto3.Session().get_credentials()
     except BotoCoreError as error:
         raise UserError(f"the profile of AWS cannot be used: {error}") from None
-    region = values.get("AWS_REGION_NAME") or credentials.get("AWS_REGION") or session.region_name
-    if not region:
-        raise UserError("no AWS region is set: set AWS_REGION_NAME in the environment, or give --aws_region_name")
     if not keys or len(values.keys() & _AWS[:2]) == 1:
         raise UserError(
-            f"{' and '.join(_AWS[:2])} are not both set: set them in the environment, give --key_file, or a profile in"
-            " AWS_PROFILE"
+            f"{' and '.join(_AWS[:2])} are not both set: set them in the environment, or a profile in AWS_PROFILE"
         )
-    return {name.lower(): value for name, value in values.items()} | {"aws_region_name": region}
+    return {name.lower(): value for name, value in values.items()}
 
 
 def check_url(base: str) -> None:

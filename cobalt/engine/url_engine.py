@@ -60,10 +60,6 @@ class UrlEngine:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
         await self._servers.close()
 
     async def generate(

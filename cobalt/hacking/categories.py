@@ -64,21 +64,6 @@ def majority(votes: Sequence[str]) -> str:
     return counts[0][0]
 
 
-def parse_label(label: object) -> str:
-    """A person's category: a number from 1 to 4, or a name, in any spelling of the paper's.
-
-    Raises:
-        UserError: it is none of them.
-    """
-    if isinstance(label, int) and not isinstance(label, bool):
-        category = _of_number(label)
-    else:
-        category = parse_category(f"Final Verdict: {label}")
-    if category == UNKNOWN:
-        raise UserError(f"{label!r} is not a category: give a number from 1 to 4, or one of {', '.join(CATEGORIES)}")
-    return category
-
-
 def _of_json(text: str) -> str | None:
     """The category of a JSON answer; None if the text is not JSON."""
     if not text.startswith("{"):

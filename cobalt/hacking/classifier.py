@@ -25,16 +25,13 @@ from cobalt.hacking.categories import (
     majority,
     paper_category,
     parse_category,
-    parse_label,
 )
 from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts
-from cobalt.rollout.metrics import cohen_kappa, fleiss_kappa
-from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError, naming
+from cobalt.stage.errors import InfrastructureError, ServiceDown
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
 from cobalt.stage.progress import track
-from cobalt.stage.rows import read_rows
-from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_ranges, made, quoted, stage, whole
+from cobalt.stage.run import Flag, Input, Outcome, Output, check_ranges, made, quoted, stage, whole
 from cobalt.stage.settings import read_settings
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
@@ -85,8 +82,6 @@ class ClassifierSettings(ApiFlags):
     """How long a reasoning model thinks; "default" sends nothing."""
     num_completions: Annotated[int, Flag(None, "-n")] = 1
     """Votes on each event; the majority decides."""
-    human_labels: OptionalFile = None
-    """Compare with people: JSONL with the "key" of an event and its "label", 1 to 4 or a name."""
     paper_verdicts: bool = False
     """Read answers by the authors' rule: the first "Final Verdict: (k) Name" to the letter, and the first vote."""
     max_tokens: int = 32000
@@ -99,11 +94,6 @@ class ClassifierSettings(ApiFlags):
         for name in ("concurrency", "num_completions"):
             check_ranges(self, (name, getattr(self, name) >= 1, "1 or more"))
         self.generation()
-
-    @property
-    def inputs(self) -> list[Path]:
-        """The files that the result is made from."""
-        return [self.input_file, *([self.human_labels] if self.human_labels else [])]
 
     def generation(self) -> GenerationSettings:
         """Sampling as the paper's."""
@@ -123,7 +113,7 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
         UserError: bad input, or an output file that this stage did not write.
         ServiceDown: the engine is gone, refuses access, or has spent its budget; finished answers are in its log.
     """
-    check_replaceable(settings.output_file, STAGE, settings.inputs)  # before anything is paid for
+    check_replaceable(settings.output_file, STAGE, [settings.input_file])  # before anything is paid for
     if engine is not None:
         return await _classify(settings, engine, structured=False)
     schema = None if settings.paper_verdicts else ANSWER_SCHEMA
@@ -134,7 +124,6 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
 async def _classify(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> Outcome:
     events = [(content_key(event), event) for event in read_event_texts(settings.input_file)]
     extracted = read_summary(settings.input_file) or {}
-    labels = _read_labels(settings.human_labels) if settings.human_labels else {}
     about = dict(await engine.describe())
     answers = await _ask(settings, engine, dict(events), structured)
     read = paper_category if settings.paper_verdicts else parse_category
@@ -146,7 +135,7 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
         | {field: [getattr(one, name) for one in answers.get(key, [])] for field, name in _COMPLETION.items()}
         for key, event in events
     ]
-    summary = _summarise([record["category"] for record in records], votes, categories, labels)
+    summary = _summarise([record["category"] for record in records], votes, categories)
     if LOOKED_AT in extracted:
         summary[LOOKED_AT] = extracted[LOOKED_AT]
     arguments = {
@@ -157,7 +146,7 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
         "paper_verdicts": settings.paper_verdicts,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
-    with whole(settings.output_file, arguments, settings.inputs, existing="own") as result:
+    with whole(settings.output_file, arguments, [settings.input_file], existing="own") as result:
         result.summary = summary
         result.write(records)
     following = f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report"
@@ -199,13 +188,10 @@ async def _ask(
 
 
 def _summarise(
-    classified: Sequence[str | None],
-    votes: Mapping[str, Sequence[str]],
-    categories: Mapping[str, str],
-    labels: Mapping[str, str],
+    classified: Sequence[str | None], votes: Mapping[str, Sequence[str]], categories: Mapping[str, str]
 ) -> Summary:
     counts = Counter(NOT_CLASSIFIED if category is None else category for category in classified)
-    summary: Summary = {
+    return {
         "events": {name: counts[name] for name in OUTCOMES},
         "votes": {
             "distinct events": len(votes),
@@ -217,41 +203,3 @@ def _summarise(
             ),
         },
     }
-    if any(len(row) > 1 for row in votes.values()):
-        complete = [row for row in votes.values() if UNKNOWN not in row]
-        summary["agreement of votes"] = _known(
-            {"distinct events with all verdicts": len(complete), "Fleiss' kappa": fleiss_kappa(complete)}
-        )
-    if labels:
-        both = [(categories[key], label) for key, label in labels.items() if key in categories]
-        pairs = [pair for pair in both if pair[0] != UNKNOWN]
-        summary["agreement with people"] = _known(
-            {
-                "labels": len(labels),
-                "labels without an event": len(labels) - len(both),
-                "compared": len(pairs),
-                "agree": sum(a == b for a, b in pairs),
-                "Cohen's kappa": cohen_kappa(pairs),
-            }
-        )
-    return summary
-
-
-def _known(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """The figures that are known, with four decimals."""
-    return {name: round(value, 4) for name, value in figures.items() if value is not None}
-
-
-def _read_labels(path: Path) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for place, record in read_rows(path):
-        key = record.get("key")
-        if not isinstance(key, str):
-            raise UserError(f"{path}, {place}: field 'key' is missing: take it from the event")
-        with naming(f"{path}, {place}: field 'label'"):
-            label = parse_label(record.get("label"))
-        if labels.setdefault(key, label) != label:
-            raise UserError(f"{path}, {place}: event {key!r} has another label on an earlier line")
-    if not labels:
-        raise UserError(f"{path}: the file holds no label")
-    return labels

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from cobalt.judge.asserting import check_suite, checker_program, decided
@@ -86,9 +85,7 @@ class LocalJudge:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -137,20 +134,8 @@ class LocalJudge:
         """Who enforces the limit on memory, for an open judge; see `JudgeSettings`."""
         return "sum" if self._parent is None else "cgroup"
 
-    async def execute(
-        self,
-        code: str,
-        stdin: str,
-        limits: JudgeSettings,
-        files: Mapping[str, str] | None = None,
-    ) -> Execution | str:
-        """Run a program once under limits of its own, without a verdict.
-
-        Args:
-            code: The program.
-            stdin: Standard input.
-            limits: The program's limits; isolation, interpreter and packages stay those of this judge.
-            files: Files for the program's folder: contents in base64, by relative path.
+    async def execute(self, code: str, stdin: str) -> Execution | str:
+        """Run a program once, without a verdict.
 
         Returns:
             How the execution ended, or the compiler's message if the program does not compile.
@@ -158,15 +143,22 @@ class LocalJudge:
         Raises:
             InfrastructureError: the judge failed at every attempt.
         """
-        attempt = 0
-        while True:
-            attempt += 1
+        execution: Execution | str = await retrying(ATTEMPTS, first_pause=0.2, longest_pause=5.0)(
+            self._execute, code.encode("utf-8", "surrogatepass"), stdin.encode("utf-8", "surrogatepass")
+        )
+        return execution
+
+    async def _execute(self, source: bytes, stdin: bytes) -> Execution | str:
+        async with self._borrowed() as sandbox:
             try:
-                async with self._borrowed() as sandbox:
-                    return await _execute(sandbox, code, stdin, limits, files)
-            except InfrastructureError:
-                if attempt == ATTEMPTS or not self._open:
-                    raise
+                failure = await sandbox.open_program(source, self.settings)
+                ended = await sandbox.run(stdin) if failure is None else failure
+                if sandbox.healthy:
+                    await sandbox.close_program()
+            except BaseException:
+                sandbox.healthy = False  # its compiler still holds the program
+                raise
+        return ended
 
     async def _help(self, progress: Progress) -> InfrastructureError | None:
         """Run tests of a program in an idle sandbox, if there is one that no program waits for."""
@@ -238,20 +230,6 @@ def _cgroup_parent(settings: JudgeSettings) -> CgroupParent | None:
             " as root or in a cgroup that systemd delegated (Delegate=yes), or set memory_accounting to auto"
         )
     return parent
-
-
-async def _execute(
-    sandbox: Sandbox, code: str, stdin: str, limits: JudgeSettings, files: Mapping[str, str] | None
-) -> Execution | str:
-    try:
-        failure = await sandbox.open_program(code.encode("utf-8", "surrogatepass"), limits)
-        run = await sandbox.run(stdin.encode("utf-8", "surrogatepass"), files) if failure is None else None
-        if sandbox.healthy:
-            await sandbox.close_program()
-    except BaseException:
-        sandbox.healthy = False  # its compiler still holds the program
-        raise
-    return run if run is not None else failure or ""
 
 
 async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError | None:

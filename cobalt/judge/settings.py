@@ -164,6 +164,6 @@ class JudgeSettings(BaseModel):
     @classmethod
     def from_environment(cls, arguments: Mapping[str, Any] | None = None) -> "JudgeSettings":
         """As `from_mapping`, with this process's variables, except those for the service alone."""
-        known = {ENVIRONMENT_PREFIX + name for name in map(str.upper, JudgeSettings.model_fields)}
+        known = {ENVIRONMENT_PREFIX + name.upper() for name in JudgeSettings.model_fields}
         variables = {name: text for name, text in os.environ.items() if name in known}
         return JudgeSettings.from_mapping(arguments or {}, variables)

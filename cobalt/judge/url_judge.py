@@ -7,7 +7,6 @@ again. An infrastructure failure is retried and never becomes a verdict.
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Self
 
 from cobalt.judge.verdict import ExecResult
@@ -45,13 +44,7 @@ class UrlJudge:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
+    async def __aexit__(self, *exception: object) -> None:
         await self._servers.close()
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:

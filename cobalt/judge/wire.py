@@ -30,7 +30,7 @@ CACHE_BYTES = 256 * 2**20
 
 
 def values_of(max_tests: int) -> int:
-    """The most JSON values that a request with `max_tests` tests can need, other fields and 1,000 files included."""
+    """The most JSON values that a request with `max_tests` tests can need, other fields included."""
     return 2 * max_tests + 4096
 
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -10,29 +9,23 @@ import tyro
 from rich.console import Console
 from rich.markdown import Markdown
 
-from cobalt.rollout.protocols import DateWindow, Ks
+from cobalt.rollout.protocols import Ks
 from cobalt.stage.cli import run_script
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Make tables (markdown, CSV, LaTeX) and plots (PNG, SVG) of evaluated runs; differences are to the first run."""
+    """Make tables (markdown, CSV) and a plot (PNG, SVG) of evaluated runs; differences are to the first run."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """Folders that scripts/multi_turn.sh wrote, evaluated files, or single-turn results; NAME=PATH names a run."""
+    """Folders that scripts/multi_turn.sh wrote, or evaluated files; NAME=PATH names a run."""
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report")
     """Folder of the report; its report.md has everything."""
     hacking: tuple[str, ...] = ()
     """Hacking events, as NAME=FILE, from extract_turn_level_errors.py or run_llm_judge.py."""
-    published: bool = False
-    """Also show the paper's published figures, marked as quoted and with their sources."""
     allow: tuple[str, ...] = ()
     """Settings that may differ between the runs, such as generation.temperature; the report names them."""
     k: Ks = ()
-    since: date | None = None
-    """Compare problems of contests on or after this day alone (YYYY-MM-DD); they need the field contest_date."""
-    until: date | None = None
-    """Compare problems of contests on or before this day alone."""
 
 
 def main(arguments: Arguments) -> int:
@@ -40,13 +33,11 @@ def main(arguments: Arguments) -> int:
     from cobalt.report.runs import named_paths, read_run
     from cobalt.report.write import write_report
 
-    window = DateWindow(arguments.since, arguments.until)
     paths, hacking = named_paths(arguments.runs), named_paths(arguments.hacking)
     report = write_report(
-        [read_run(name, path, window) for name, path in paths.items()],
+        [read_run(name, path) for name, path in paths.items()],
         arguments.output_dir,
         hacking=hacking,
-        published=arguments.published,
         allowed=arguments.allow,
         ks=arguments.k,
     )

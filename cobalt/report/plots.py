@@ -1,6 +1,6 @@
-"""Plots as PNG and SVG: Pass@1 by turn, the categories of hacking events, training curves. No metric is computed here.
+"""Plots as PNG and SVG: Pass@1 by turn, training curves. No metric is computed here.
 
-Colours are told apart with any colour vision; markers, dashes and hatches tell the same in black and white print.
+Colours are told apart with any colour vision; markers and dashes tell the same in black and white print.
 The same figures give the same bytes. matplotlib is imported when a plot is drawn. A file that cannot be written is a
 `UserError`.
 """
@@ -20,7 +20,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _DASHES = ("-", "--", "-.", ":")
 _MOST_BANDS = 4
 RUNNING_MEAN_STEPS = 5
-_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
 
 
 def check_plot_path(path: Path) -> None:
@@ -82,39 +81,13 @@ def _columns(points: Sequence[tuple[int, float]], factor: float = 1) -> tuple[li
     return [step for step, _ in points], [factor * value for _, value in points]
 
 
-def plot_categories(counts: Mapping[str, Mapping[str, int]], *paths: Path) -> None:
-    """Draw bars of hacking events, one group a category and one bar a run, into each of `paths`.
-
-    Every run has the same categories, in the order to draw. Those without an event are left out.
-    """
-    figure, axes = _figure("y")
-    categories = [name for name in next(iter(counts.values())) if any(events[name] for events in counts.values())]
-    width = 0.8 / len(counts)
-    for index, (name, events) in enumerate(counts.items()):
-        bars = axes.bar(
-            [at + (index - (len(counts) - 1) / 2) * width for at in range(len(categories))],
-            [events[category] for category in categories],
-            width,
-            color=_COLOURS[index % len(_COLOURS)],
-            hatch=_HATCHES[index % len(_HATCHES)],
-            edgecolor="white",
-            label=_literal(name),
-        )
-        axes.bar_label(bars, fontsize="small", padding=1)
-    axes.set_xticks(range(len(categories)), [_literal(category.replace(" ", "\n")) for category in categories])
-    axes.set_ylabel("hacking events")
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylim(0, max(1, 1.1 * axes.get_ylim()[1]))
-    _save(figure, axes, paths)
-
-
 def _line_style(index: int) -> dict[str, str]:
     styles = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
     return {name: values[index % len(values)] for name, values in styles.items()}
 
 
-def _figure(grid: str = "both", panels: int = 1) -> tuple[Any, Any]:
-    """A figure and its axes, several one above the other, with lines across the axes of `grid`: "x", "y" or "both"."""
+def _figure(panels: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes, several one above the other."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,7 +96,7 @@ def _figure(grid: str = "both", panels: int = 1) -> tuple[Any, Any]:
     figure, axes = pyplot.subplots(panels, figsize=(6, 4 if panels == 1 else 6), layout="constrained", sharex=True)
     for one in figure.axes:
         one.spines[["top", "right"]].set_visible(False)
-        one.grid(axis=grid, alpha=0.3)
+        one.grid(alpha=0.3)
         one.set_axisbelow(True)
     return figure, axes
 

@@ -134,17 +134,13 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
 def protocols_table(runs: Sequence[Run], ks: Sequence[int]) -> Table | None:
     """The measures of each run, a row for each measure and turn, a column for each run; None if there is no measure.
 
-    Without `ks`, pass@k has the k that the evaluations of the runs were asked for, as far as all runs have the samples.
-
     Raises:
         UserError: a k is below 1, or a run has fewer trajectories of a problem; the run is named.
     """
-    fewest = min(one.samples for run in runs for one in run.outcomes.values())
-    asked = sorted({k for run in runs for k in run.asked if k <= fewest})
     of_runs: dict[str, Mapping[str, list[Mean]]] = {}
     for run in runs:
         with naming(run.name):
-            of_runs[run.name] = protocol_figures(list(run.outcomes.values()), ks, asked)
+            of_runs[run.name] = protocol_figures(list(run.outcomes.values()), ks)
     names = list(dict.fromkeys(name for figures in of_runs.values() for name in figures))
     if not names:
         return None

@@ -1,8 +1,8 @@
 """Read evaluated runs for a report.
 
-A run is the folder that `scripts/multi_turn.sh` leaves, an evaluated file, or a single-turn result. Of each record only
-its figures are kept, so that files larger than memory can be read. Settings come from the manifests of the stages that
-made the file, without engine and seed: engines are what reports compare, and a seed does not change any distribution.
+A run is the folder that `scripts/multi_turn.sh` leaves, or an evaluated file. Of each record only its figures are kept,
+so that files larger than memory can be read. Settings come from the manifests of the stages that made the file, without
+engine and seed: engines are what reports compare, and a seed does not change any distribution.
 """
 
 import hashlib
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.engine.model_name import with_digest
-from cobalt.episode.record import feedback_tests
+from cobalt.episode.record import feedback_tests, read_trajectories
 from cobalt.episode.trajectory import Turn
 from cobalt.problems.problem import Problem, ProblemId
 from cobalt.rollout.evaluate import TurnMetrics, turn_metrics
-from cobalt.rollout.evaluate_single import read_evaluated
-from cobalt.rollout.protocols import DateWindow, Outcomes, outcomes_of
+from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import companion_path, file_digest, flat, is_named, made_by
 
@@ -70,8 +69,6 @@ class Run:
         outcomes: What each problem's programs reached, for the measures of `cobalt.rollout.protocols`.
         usage: Tokens and costs by turn.
         failed: Problems whose evaluation failed, so that they are missing here.
-        asked: The k of pass@k that its evaluation was asked for, above 1.
-        window: The dates of the contests whose problems were read.
     """
 
     name: str
@@ -85,8 +82,6 @@ class Run:
     outcomes: Mapping[ProblemId, Outcomes]
     usage: Sequence[TurnUsage]
     failed: int
-    asked: Sequence[int]
-    window: DateWindow
 
 
 def named_paths(texts: Sequence[str]) -> dict[str, Path]:
@@ -107,7 +102,7 @@ def named_paths(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def evaluation_file(run: Path) -> Path:
-    """The records of a run: `run` itself, or the evaluation in its folder, or the single-turn result if it is all.
+    """The records of a run: `run` itself, or the evaluation in its folder.
 
     Raises:
         UserError: there is none; the message has the command that makes it.
@@ -122,41 +117,33 @@ def evaluation_file(run: Path) -> Path:
     if trajectories.exists():
         command = f"python eval_multi_turn.py -i {trajectories} -o {path}"
     elif single.exists():
-        return single
+        command = f"python eval_single_turn.py -i {single} -o {path}"
     else:
         command = f"scripts/multi_turn.sh PROBLEMS {run}"
     raise UserError(f"run {run} has no evaluation ({EVALUATION}): make it with '{command}'")
 
 
-def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
+def read_run(name: str, path: Path) -> Run:
     """Read one evaluated run from its folder or its file, which is read once.
 
-    Problems whose contest is not in the `window` are left out.
-
     Raises:
-        UserError: no evaluation, or records that are not evaluated or malformed, or without a date if there is a
-            window; the record is named. Or no problem is in the window.
+        UserError: no evaluation, or records that are not evaluated or malformed; the record is named.
     """
-    window = window or DateWindow()
     evaluation = evaluation_file(path)
     problems: dict[ProblemId, str] = {}
     public_tests: list[str] = []
     totals: list[TurnUsage] = []
     samples: set[int] = set()
     outcomes: dict[ProblemId, Outcomes] = {}
-    for group in read_evaluated(evaluation):
+    for group in read_trajectories(evaluation):
         problem = group.problem
         with naming(f"{evaluation}: record {problem.id!r}"):
-            if not window.holds(problem.id, problem.record):
-                continue
             outcomes[problem.id] = outcomes_of(group)
             public_tests.append(_digest([problem.id, feedback_tests(problem).to_record()]))
         problems[problem.id] = problem_digest(problem)
         usage = [_usage_of(turns) for turns in zip(*(each.turns for each in group.trajectories), strict=True)]
         totals = [total + one for total, one in zip(totals, usage, strict=False)] if totals else usage
         samples.add(len(group.trajectories))
-    if not outcomes:
-        raise UserError(f"{evaluation} has no problem in the window {window}: choose other dates")
     metrics = turn_metrics(list(outcomes.values()), str(evaluation))
     settings, model = _settings(evaluation)
     settings |= {
@@ -177,8 +164,6 @@ def read_run(name: str, path: Path, window: DateWindow | None = None) -> Run:
         outcomes=outcomes,
         usage=totals,
         failed=sum(map(bool, errors.read_bytes().split(b"\n"))) if errors.exists() else 0,
-        asked=_asked(evaluation),
-        window=window,
     )
 
 
@@ -226,15 +211,3 @@ def _settings(evaluation: Path) -> tuple[dict[str, Any], str]:
             compared = ((name, value) for name, value in flat(arguments).items() if not is_named(name, _NOT_COMPARED))
             settings |= {f"{stage}.{name}": value for name, value in compared}
     return settings, model
-
-
-def _asked(evaluation: Path) -> list[int]:
-    """The k above 1 of the pass@k in the figures next to an evaluation; [] without figures."""
-    path = companion_path(evaluation, ".metrics.json")
-    try:
-        figures = json.loads(path.read_bytes()) if path.exists() else {}
-        names = [name.removeprefix("pass@") for name in figures.get("protocols", {}) if name.startswith("pass@")]
-        names += [k for group in figures.get("single_turn", {}).get("groups", ()) for k in group["pass_at"]]
-        return sorted({int(k) for k in names} - {1})
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        raise UserError(f"{path} does not hold the figures of an evaluation: evaluate the run again") from None

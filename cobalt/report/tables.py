@@ -1,4 +1,4 @@
-"""Tables for people (markdown, LaTeX) and for programs (CSV). What they say is decided elsewhere."""
+"""Tables for people (markdown) and for programs (CSV). What they say is decided elsewhere."""
 
 import csv
 import io
@@ -8,19 +8,6 @@ from dataclasses import dataclass
 
 from cobalt.rollout.metrics import FEW_PROBLEMS
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    # TeX's old default font has other characters in these places.
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    # At the start of a row it would be an argument of the row before.
-    "[": "{[}",
-    "*": "{*}",
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
 _FORMULAS = ("=", "+", "-", "@", "\t", "\n")
 _MARKDOWN = re.compile(r"([\\`*_<>\[\]|~$#&!])")
 
@@ -84,30 +71,7 @@ def _no_formula(cell: object) -> object:
     return f"'{text}" if text.lstrip(" ").startswith(_FORMULAS) else text
 
 
-def to_latex(table: Table) -> str:
-    r"""The table as a LaTeX `table` environment; it needs the package booktabs."""
-    header, *rows = (" & ".join(map(_escape_latex, row)) + r" \\" for row in (table.header, *table.rows))
-    body = "\n".join([r"\midrule", *rows])
-    return rf"""% needs \usepackage{{booktabs}}
-\begin{{table}}
-\centering
-\caption{{{_escape_latex(table.caption)}}}
-\label{{tab:{table.name}}}
-\begin{{tabular}}{{l{"r" * (len(table.header) - 1)}}}
-\toprule
-{header}
-{body}
-\bottomrule
-\end{{tabular}}
-\end{{table}}
-"""
-
-
 def escape_markdown(text: str) -> str:
     """Text that markdown shows as it is, on one line; characters that control a terminal are replaced."""
     line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
     return _MARKDOWN.sub(r"\\\1", line)
-
-
-def _escape_latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

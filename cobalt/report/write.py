@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cobalt.hacking.events import HackingEvent, count_categories, read_events, tempted_turns
+from cobalt.hacking.events import HackingEvent, read_events, tempted_turns
 from cobalt.report.comparison import check_comparable
-from cobalt.report.plots import plot_categories, plot_turns
-from cobalt.report.published import published_tables
+from cobalt.report.plots import plot_turns
 from cobalt.report.run_tables import (
     differences_table,
     difficulty_table,
@@ -16,13 +15,12 @@ from cobalt.report.run_tables import (
     usage_table,
 )
 from cobalt.report.runs import Run
-from cobalt.report.tables import Table, escape_markdown, to_csv, to_latex, to_markdown
+from cobalt.report.tables import Table, escape_markdown, to_csv, to_markdown
 from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.files import check_replaceable
-from cobalt.stage.manifest import file_digest, open_manifest, recorded_arguments
+from cobalt.stage.manifest import file_digest, open_manifest
 
-_NOT_IN_EVERY_REPORT = ("differences", "protocols", "difficulty", "hacking", "published_pass_at_1", "published_hacking")
 _HEADINGS = {
     "pass_at_1": "Pass@1 by turn",
     "differences": "Differences",
@@ -38,19 +36,17 @@ def write_report(
     folder: Path,
     *,
     hacking: Mapping[str, Path] | None = None,
-    published: bool = False,
     allowed: Sequence[str] = (),
     ks: Sequence[int] = (),
 ) -> Path:
-    """Compare runs, and write `report.md`, its tables (`.csv`, `.tex`) and its plots (`.png`, `.svg`) into `folder`.
+    """Compare runs, and write `report.md`, its tables (`.csv`) and its plot (`.png`, `.svg`) into `folder`.
 
     An existing report is replaced. Its manifest is `report.md.run.json` in the same folder.
 
     Args:
-        runs: The runs, of the same window of dates; differences are to the first.
+        runs: The runs; differences are to the first.
         folder: Where to write.
         hacking: Hacking events of each model, by the name to show; those with a run's name must be of that run.
-        published: Show the paper's published figures, too.
         allowed: Settings that may differ between the runs.
         ks: The k of pass@k and of the best of k; empty: see `cobalt.rollout.protocols.protocol_figures`.
 
@@ -59,14 +55,13 @@ def write_report(
 
     Raises:
         UserError: nothing to compare, runs that cannot be compared, events that their run does not have, a file that
-            cannot be written, or a folder that holds a file of a report's name and no report.
+            cannot be written, or a `report.md` of somebody else.
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
     hacking = hacking or {}
     result = folder / "report.md"
     check_replaceable(result, "report", [])
-    _check_folder(folder, result)
     events = {name: read_events(path) for name, path in hacking.items()}
     differing = check_comparable(runs, allowed)
     for run in runs:
@@ -76,44 +71,24 @@ def write_report(
     tables = [table for table in made if table is not None]
     if events:
         tables.append(hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}))
-    quoted = published_tables() if published else []
     arguments = {
         "stage": "report",
         "runs": {run.name: run.digest for run in runs},
         "hacking": {name: file_digest(path) for name, path in hacking.items()},
-        "published": published,
         "allow": list(allowed),
         "k": list(ks),
-        "window": str(runs[0].window),
     }
     with system_errors(f"cannot write the report into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        result.unlink(missing_ok=True)  # a report is made anew, not resumed
-        for path in _files(folder, _NOT_IN_EVERY_REPORT):
-            path.unlink(missing_ok=True)
+        if result.exists():  # a report is made anew, not resumed
+            for path in (result, *(folder / f"{name}.csv" for name in _HEADINGS)):
+                path.unlink(missing_ok=True)
         open_manifest(result, arguments)
-        for table in tables + quoted:
+        for table in tables:
             replace_text(folder / f"{table.name}.csv", to_csv(table))
-            replace_text(folder / f"{table.name}.tex", to_latex(table))
         plot_turns({run.name: run.metrics for run in runs}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
-        if any(events.values()):
-            counts = {name: count_categories(of_run) for name, of_run in events.items()}
-            plot_categories(counts, folder / "hacking.png", folder / "hacking.svg")
-        replace_text(result, _markdown(runs, differing, tables, quoted, plotted=any(events.values())))
+        replace_text(result, _markdown(runs, differing, tables))
     return result
-
-
-def _files(folder: Path, names: Sequence[str]) -> list[Path]:
-    return [folder / f"{name}.{kind}" for name in names for kind in ("csv", "tex", "png", "svg")]
-
-
-def _check_folder(folder: Path, result: Path) -> None:
-    """Refuse a folder with files of a report's names where no report is, or was being written."""
-    if (recorded_arguments(result) or {}).get("stage") == "report":
-        return
-    for path in _files(folder, ("pass_at_1", "usage", *_NOT_IN_EVERY_REPORT)):
-        if path.exists() and path.name != "pass_at_1.png":  # scripts/multi_turn.sh plots an evaluation by this name
-            raise UserError(f"{path} exists and belongs to no report of this command: name another folder")
 
 
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
@@ -127,21 +102,14 @@ def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:
             )
 
 
-def _markdown(
-    runs: Sequence[Run], differing: Sequence[str], tables: Sequence[Table], quoted: Sequence[Table], *, plotted: bool
-) -> str:
-    """The report as text; `plotted`: there is a plot of hacking events."""
-    window = runs[0].window
+def _markdown(runs: Sequence[Run], differing: Sequence[str], tables: Sequence[Table]) -> str:
+    """The report as text."""
     parts = ["# Report\n", *map(_about, runs), ""]
-    parts += [f"Problems of contests {window} alone.\n"] if window else []
     parts += [f"Setting that differs: {escape_markdown(phrase)}.\n" for phrase in differing]
     for table in tables:
         parts += [f"## {_HEADINGS[table.name]}\n", to_markdown(table)]
         if table.name == "pass_at_1":
             parts.append("![Pass@1 by turn](pass_at_1.png)\n")
-    parts += ["![Categories of hacking events](hacking.png)\n"] if plotted else []
-    if quoted:
-        parts += ["## Published figures (quoted, not measured here)\n", *map(to_markdown, quoted)]
     return "\n".join(parts)
 
 

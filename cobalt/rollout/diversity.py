@@ -1,32 +1,22 @@
 """How many different programs a model writes for a problem: programs are the same if their normalised syntax trees are.
 
-The normalised tree has no comments, docstrings, blank lines or redundant brackets. With `renamed`, the names that the
-program itself gives to variables, parameters and functions are replaced by their order of appearance, so that programs
-that differ in such names only are the same. Attributes, methods, modules and built-in names keep their names, and so do
-variables that are called like a method or an attribute of one of the program's classes. Nothing is run, and programs
-that compute the same in another way count as different.
+The normalised tree has no comments, docstrings, blank lines or redundant brackets. The names that the program itself
+gives to variables, parameters and functions are replaced by their order of appearance, so that programs that differ in
+such names only are the same. Attributes, methods, modules and built-in names keep their names. Nothing is run, and
+programs that compute the same in another way count as different.
 """
 
 import ast
 import warnings
 from collections.abc import Iterable
-from typing import Literal
-
-Names = Literal["renamed", "kept"]
-"""Whether programs that differ in the names of their variables only are the same ("renamed") or not ("kept")."""
 
 
-def distinct_programs(programs: Iterable[str], names: Names = "renamed") -> int:
-    """How many different programs there are.
-
-    Args:
-        programs: Python programs. Those that are not Python are compared as stripped texts.
-        names: What names mean.
-    """
-    return len({normalised(program, names) for program in programs})
+def distinct_programs(programs: Iterable[str]) -> int:
+    """How many different programs there are; those that are not Python are compared as stripped texts."""
+    return len(set(map(normalised, programs)))
 
 
-def normalised(program: str, names: Names = "renamed") -> str:
+def normalised(program: str) -> str:
     """A text that is the same for programs that count as the same."""
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -34,8 +24,7 @@ def normalised(program: str, names: Names = "renamed") -> str:
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 _drop_docstring(node)
-        if names == "renamed":
-            _rename(tree)
+        _rename(tree)
         return ast.dump(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return program.strip()
@@ -64,7 +53,7 @@ _NAMES: dict[type[ast.AST], str] = {
 
 def _rename(tree: ast.Module) -> None:
     """Replace the names that the program defines, each by the same number everywhere."""
-    bound = _bound_names(tree) - _names_of_attributes(tree)
+    bound = _bound_names(tree) - _names_in_classes(tree)
     numbers: dict[str, str] = {}
     own: set[int] = set()  # keywords in calls of the program's functions; those in other calls are not its own names
 
@@ -88,20 +77,12 @@ def _bound_names(tree: ast.Module) -> set[str]:
     return {getattr(node, _NAMES[type(node)]) for node in binding if type(node) in _NAMES} - {None}
 
 
-def _names_of_attributes(tree: ast.Module) -> set[str]:
-    """Names by which other than variables are reached: methods, attributes of classes, and keywords of method calls."""
-    names: set[str] = set()
-    parameters: set[str] = set()
-    for node in (node for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            parameters |= {child.arg for child in ast.walk(node.args) if isinstance(child, ast.arg)}
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
-    return names | (parameters & {keyword.arg for call in calls for keyword in call.keywords})
+def _names_in_classes(tree: ast.Module) -> set[str]:
+    """Names by which other than variables are reached: those of methods and of attributes of classes."""
+    bodies = [node for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body]
+    methods = {node.name for node in bodies if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assigned = (node for body in bodies if isinstance(body, ast.Assign | ast.AnnAssign) for node in ast.walk(body))
+    return methods | {node.id for node in assigned if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _in_order(node: ast.AST) -> Iterable[ast.AST]:

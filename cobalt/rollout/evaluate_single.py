@@ -6,7 +6,7 @@ program passes every hidden test.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from cobalt.episode.record import (
 )
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
-from cobalt.rollout.diversity import Names, distinct_programs
+from cobalt.rollout.diversity import distinct_programs
 from cobalt.rollout.evaluate import evaluated, turn_metrics, write_metrics
 from cobalt.rollout.protocols import Mean, Outcomes, by_difficulty, mean_over_problems, outcomes_of, pass_at
 from cobalt.stage.errors import UserError, naming
@@ -70,8 +70,6 @@ class SamplesSettings:
     to it, as .metrics.json."""
     k: OptionalKs = None
     """The k of pass@k. Default: 1 and 10, as far as every problem has so many samples."""
-    names: Names = "renamed"
-    """Whether programs that differ in the names of their variables only count as the same (renamed) or not (kept)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,9 +92,9 @@ def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
     source, result = settings.input_file, settings.output_file
     with whole(result, {"stage": "single_turn_evaluation"}, [source]) as output:
         output.write(_evaluated(source, record) for record in iterate_records(source))
-    outcomes = [count_distinct(group, settings.names) for group in read_trajectories(result)]
+    outcomes = [count_distinct(group) for group in read_trajectories(result)]
     groups = sample_metrics(outcomes, settings.k)
-    figures = {"single_turn": {"names": settings.names, "groups": [asdict(group) for group in groups]}}
+    figures = {"single_turn": {"names": "renamed", "groups": [asdict(group) for group in groups]}}
     write_metrics(turn_metrics(outcomes, str(result)), result, figures)
     return SamplesOutcome(groups=groups, **evaluated(result))
 
@@ -128,20 +126,7 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
     return record | encode_evaluated_single_turn(trajectories)
 
 
-def read_evaluated(path: Path) -> Iterator[ProblemTrajectories]:
-    """The problems of an evaluated file, or of a single-turn result, whose verdicts are then those of its own judging.
-
-    Errors as for `read_trajectories`.
-    """
-
-    def evaluated_if_single(record: dict[str, Any]) -> dict[str, Any]:
-        present = {name for name in ("responses", "raw_responses", "conversations") if record.get(name) is not None}
-        return _evaluated(path, record) if present == {"responses"} else record
-
-    return read_trajectories(path, prepare=evaluated_if_single)
-
-
-def count_distinct(group: ProblemTrajectories, names: Names = "renamed") -> Outcomes:
+def count_distinct(group: ProblemTrajectories) -> Outcomes:
     """The outcomes of an evaluated problem, with the number of different programs in its first turns.
 
     Responses without a program do not count.
@@ -153,7 +138,7 @@ def count_distinct(group: ProblemTrajectories, names: Names = "renamed") -> Outc
     programs = [trajectory.turns[0].program for trajectory in group.trajectories]
     right = [program for program, right in zip(programs, outcomes.right[0], strict=True) if right]
     distinct, distinct_right = (
-        distinct_programs((program for program in some if program is not None), names) for some in (programs, right)
+        distinct_programs(program for program in some if program is not None) for some in (programs, right)
     )
     return replace(outcomes, distinct=(distinct, distinct_right))
 

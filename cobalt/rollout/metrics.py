@@ -1,7 +1,6 @@
-"""Metrics over problems (unbiased pass@k, best of k, bootstrap intervals), agreement of raters."""
+"""Metrics over problems: unbiased pass@k, best of k, bootstrap intervals."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -99,40 +98,6 @@ def bootstrap_interval(
     means = np.concatenate(sums) / len(array)
     lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(lower), float(upper)
-
-
-def fleiss_kappa(ratings: Sequence[Sequence[str]]) -> float | None:
-    """Agreement of several raters beyond chance (Fleiss 1971): 1 is full agreement, 0 is agreement by chance.
-
-    A row has the categories that the raters of an item chose. None where the kappa is not defined: no items, fewer than
-    two raters, or one category for every rating.
-
-    Raises:
-        ValueError: the rows differ in their number of raters.
-    """
-    raters = len(ratings[0]) if ratings else 0
-    if raters < 2:
-        return None
-    if any(len(row) != raters for row in ratings):
-        raise ValueError("every item needs the same number of raters")
-    counts = [Counter(row) for row in ratings]
-    observed = sum(sum(n * (n - 1) for n in row.values()) for row in counts) / (len(counts) * raters * (raters - 1))
-    total = sum(counts, Counter())
-    expected = sum((n / (len(counts) * raters)) ** 2 for n in total.values())
-    return None if expected == 1 else (observed - expected) / (1 - expected)
-
-
-def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Agreement of two raters beyond chance (Cohen 1960), where each rater has a category distribution of its own.
-
-    None where it is not defined: no items, or one category for every rating of both.
-    """
-    if not pairs:
-        return None
-    left, right = (Counter(column) for column in zip(*pairs, strict=True))
-    observed = sum(a == b for a, b in pairs) / len(pairs)
-    expected = sum(left[category] * right[category] for category in left) / len(pairs) ** 2
-    return None if expected == 1 else (observed - expected) / (1 - expected)
 
 
 @lru_cache(maxsize=1)  # a report asks for many intervals over the same problems

@@ -14,14 +14,13 @@ public as well, they are an oracle. A program is right if it passes every hidden
 table is written.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
 from typing import Annotated
 
 from cobalt.episode.record import feedback_tests
 from cobalt.episode.trajectory import ProblemTrajectories
-from cobalt.problems.problem import ProblemId, TestSuite
+from cobalt.problems.problem import TestSuite
 from cobalt.rollout.metrics import RATES, best_of_k, bootstrap_interval, pass_at_k
 from cobalt.stage.errors import UserError
 from cobalt.stage.run import Flag
@@ -35,7 +34,6 @@ Ks = Annotated[
 ]
 
 EVERY_PROBLEM = "all"
-DATE_FIELD = "contest_date"
 
 STOPPED = "stopped"
 PROGRAMS = "programs until then"
@@ -157,22 +155,19 @@ def _judged(one: Outcomes) -> Iterator[tuple[Sequence[float], Sequence[float]]]:
     return zip(one.hidden, one.public, strict=True)
 
 
-def protocol_figures(
-    outcomes: Sequence[Outcomes], ks: Sequence[int], of_pass_at: Sequence[int] = ()
-) -> dict[str, list[Mean]]:
+def protocol_figures(outcomes: Sequence[Outcomes], ks: Sequence[int]) -> dict[str, list[Mean]]:
     """The measures of one run by name, each by turn; those that need public results are left out without these.
 
     The best of k is called an oracle where each problem's hidden tests are all public.
 
     Args:
         outcomes: The run's problems.
-        ks: The k of pass@k and of the best of k. Empty: the best is that of all samples.
-        of_pass_at: The k of pass@k where `ks` is empty.
+        ks: The k of pass@k and of the best of k. Empty: the best is that of all samples, and there is no pass@k.
 
     Raises:
         UserError: a k is below 1, or a problem has fewer trajectories.
     """
-    figures = {f"pass@{k}": pass_at(outcomes, k) for k in ks or of_pass_at}
+    figures = {f"pass@{k}": pass_at(outcomes, k) for k in ks}
     if any(one.public is None for one in outcomes):
         return figures
     figures |= {STOPPED: stopped(outcomes), PROGRAMS: programs_until_stopped(outcomes)}
@@ -188,48 +183,6 @@ def by_difficulty(outcomes: Sequence[Outcomes]) -> dict[str, list[Outcomes]]:
         if one.difficulty:
             groups.setdefault(one.difficulty, []).append(one)
     return groups
-
-
-@dataclass(frozen=True, slots=True)
-class DateWindow:
-    """The problems of contests on or after `since` and on or before `until`; None: no bound.
-
-    A model that may have seen older problems in its training is evaluated on newer ones (LiveCodeBench).
-    """
-
-    since: date | None = None
-    until: date | None = None
-
-    def __post_init__(self) -> None:
-        if self.since and self.until and self.since > self.until:
-            raise UserError(f"since {self.since} is after until {self.until}: swap the two dates")
-
-    def __bool__(self) -> bool:
-        return self.since is not None or self.until is not None
-
-    def __str__(self) -> str:
-        bounds = [f"from {self.since}"] * (self.since is not None) + [f"to {self.until}"] * (self.until is not None)
-        return " ".join(bounds)
-
-    def holds(self, identifier: ProblemId, record: Mapping[str, object]) -> bool:
-        """Whether a problem lies in the window.
-
-        Raises:
-            UserError: the problem has no date, or one that is not in ISO form.
-        """
-        if not self:
-            return True
-        text = record.get(DATE_FIELD)
-        if not isinstance(text, str):
-            raise UserError(
-                f"problem {identifier!r} has no {DATE_FIELD!r}: a window of dates needs problems with dates, such as"
-                " those of preproc/preproc_lcb_test6.py"
-            )
-        try:
-            day = datetime.fromisoformat(text).date()
-        except ValueError:
-            raise UserError(f"problem {identifier!r}: field {DATE_FIELD!r} is {text!r}, not an ISO date") from None
-        return (self.since is None or day >= self.since) and (self.until is None or day <= self.until)
 
 
 def check_k(ks: Sequence[int]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.judge.processes import shares
-from cobalt.judge.sandbox.isolation import check_paths, find_bwrap
 from cobalt.serving.host import ROUTES
 from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 from cobalt.stage.app_process import AppProcess
@@ -96,16 +95,13 @@ def check_settings(
     """Check everything about the two apps that shows before they start; returns their settings.
 
     Raises:
-        UserError: a setting is unknown or has a bad value or needs Ray Serve, the model is not there or has no chat
-            template, or bubblewrap is not installed.
+        UserError: a setting is unknown or has a bad value or needs Ray Serve, or the model is not there or has no chat
+            template.
         InfrastructureError: the model is not on this machine, and the Hub does not answer.
     """
     from cobalt.engine.model_check import check_model
 
     of_judge = ServiceSettings.from_mapping(judge, os.environ)
-    check_paths(of_judge)
-    if not of_judge.unsafe:
-        find_bwrap()
     _check_replicas(of_judge.num_replicas or 1, "remote_reward_server:app", "evaluator")
     if engine is None:
         return of_judge, None

@@ -130,11 +130,6 @@ def _add_openai_routes(api: FastAPI, service: EngineService) -> None:
         """The one model that is served, in OpenAI's form."""
         return await service.openai.models(request)
 
-    @api.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        """Continue prompts, in OpenAI's form."""
-        return await service.openai.completions(request)
-
     @api.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         """Continue a conversation, in OpenAI's form."""

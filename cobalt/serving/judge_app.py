@@ -1,12 +1,10 @@
 """The judge as an HTTP app: `judge_api` of a `JudgeService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve.
 
-`POST /` takes a judge request (`cobalt.judge.wire`), `POST /run_code` one in SandboxFusion's format
-(`cobalt.serving.sandbox_fusion`); for the routes of operators see `service_api`.
+`POST /` takes a judge request (`cobalt.judge.wire`); for the routes of operators see `service_api`.
 """
 
 import dataclasses
 import logging
-from collections import Counter as Tally
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,7 +16,6 @@ from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import ENVIRONMENT_PREFIX
 from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
-from cobalt.serving import sandbox_fusion
 from cobalt.serving.http_guard import Guard, while_connected, within
 from cobalt.serving.service_api import service_api
 from cobalt.serving.settings import ServiceSettings
@@ -43,7 +40,6 @@ class JudgeService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
-        self.run_code = sandbox_fusion.RunCode(self._judge, settings.max_run_seconds)
         self._suites = Suites()
         self._metrics = _Metrics()
 
@@ -108,12 +104,9 @@ class _Metrics:
         self._restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
 
     def observe(self, result: ExecResult) -> None:
-        """Record one judged program here and in the log."""
-        kinds = Tally(verdict.kind.value for verdict in result.verdicts)
-        costs = {"queue_seconds": result.queue_seconds, "run_seconds": result.run_seconds}
-        logger.info("judged", extra={"tests": len(result.verdicts), "verdicts": dict(kinds), **costs})
-        for kind, count in kinds.items():
-            self._verdicts.labels(kind).inc(count)
+        """Record one judged program."""
+        for verdict in result.verdicts:
+            self._verdicts.labels(verdict.kind.value).inc()
         self._queue.observe(result.queue_seconds)
         self._run.observe(result.run_seconds)
 
@@ -135,13 +128,5 @@ def judge_api(service: JudgeService) -> FastAPI:
     async def judge(request: Request) -> JSONResponse:
         async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
             return JSONResponse(await while_connected(request, service.judge(payload)))
-
-    @api.post(f"/{sandbox_fusion.PATH}")
-    async def run_code(request: Request) -> JSONResponse:
-        try:
-            async with within(service.settings.max_request_seconds), service.guard.body(request) as payload:
-                return JSONResponse(await while_connected(request, service.run_code.answer(payload)))
-        except InfrastructureError as error:
-            return JSONResponse({"error": str(error)}, 504)  # SandboxFusion's clients retry on 504 only
 
     return api

@@ -88,9 +88,12 @@ def place(nodes: Sequence[Node], replicas: int | None) -> tuple[int, int]:
     return replicas or per_node * hosts, per_node
 
 
-def reservation(nodes: Sequence[Node], cpus: float) -> tuple[float, dict[str, float]]:
-    """What a replica of the judge reserves: `cpus`, or, where nodes are marked, a little of the resource `judge`."""
-    return (0.0, {JUDGE_RESOURCE: 0.001}) if any(node.judge for node in nodes) else (cpus, {})
+def reservation(nodes: Sequence[Node]) -> tuple[float, dict[str, float]]:
+    """What a replica of the judge reserves: few CPUs, or, where nodes are marked, a little of the resource `judge`.
+
+    The sandboxes share the machine with engines by the kernel's scheduler rather than by Ray's count.
+    """
+    return (0.0, {JUDGE_RESOURCE: 0.001}) if any(node.judge for node in nodes) else (0.1, {})
 
 
 def sandboxes(node: Node, *, cores_here: int, per_node: int) -> int:

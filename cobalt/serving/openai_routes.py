@@ -1,4 +1,4 @@
-"""OpenAI's routes of the engine app: `/v1/models`, `/v1/completions` and `/v1/chat/completions`.
+"""OpenAI's routes of the engine app: `/v1/models` and `/v1/chat/completions`.
 
 vLLM's own serving classes read the requests and write the answers. This module adds the app's limits, and two rules
 that keep these routes comparable with the app's own one: generation also ends at the token with which the chat template
@@ -8,7 +8,7 @@ generation_config.json. The routes take text alone: no images, no parsers of too
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -24,14 +24,14 @@ SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
 
 
 class OpenAIRoutes:
-    """The three routes of one replica. Every error is answered in OpenAI's form, `{"error": {"message": ...}}`.
+    """The routes of one replica. Every error is answered in OpenAI's form, `{"error": {"message": ...}}`.
 
     Args:
         engine: The replica's `AsyncLLM`.
         names: The model's names in requests; answers have the first.
         stops: Tokens that end a generation, beside those that vLLM knows; not where a request sets `ignore_eos`.
         guard: Who may send requests, and how large they may be.
-        max_completions: Largest number of completions of a request: `n` for each of its prompts.
+        max_completions: Largest number of completions of a request, its `n`.
         max_seconds: Longest time that a request may take, streamed or not.
     """
 
@@ -47,8 +47,6 @@ class OpenAIRoutes:
         from vllm import exceptions
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
-        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-        from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
         from vllm.entrypoints.openai.engine.protocol import ErrorResponse, GenerationError
         from vllm.entrypoints.openai.models.protocol import BaseModelPath
         from vllm.entrypoints.openai.models.serving import OpenAIServingModels
@@ -60,8 +58,7 @@ class OpenAIRoutes:
         template = {"chat_template": None, "chat_template_content_format": "auto"}  # the model's own
         shared = _renderer(engine, self._models, template) | {"request_logger": None}
         self._chat = OpenAIServingChat(engine, self._models, "assistant", **shared, **template)
-        self._completions = OpenAIServingCompletion(engine, self._models, **shared)
-        self._chat_request, self._completion_request = ChatCompletionRequest, CompletionRequest
+        self._chat_request = ChatCompletionRequest
         self._error_response = ErrorResponse
         # vLLM 0.24 has no common class of a client's errors. Most of them are ValueErrors there; a field for what vLLM
         # cannot do is a NotImplementedError, which `create_error_response` answers as such.
@@ -83,18 +80,11 @@ class OpenAIRoutes:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        return await self._answer(request, self._chat_request, self._chat.create_chat_completion)
-
-    async def completions(self, request: Request) -> Response:
-        """`POST /v1/completions`."""
-        return await self._answer(request, self._completion_request, self._completions.create_completion)
-
-    async def _answer(self, request: Request, kind: Any, create: Callable[[Any], Coroutine[Any, Any, Any]]) -> Response:
         deadline = asyncio.get_running_loop().time() + self._max_seconds
         try:
             async with within(self._max_seconds), self._guard.body(request) as payload:
-                body = self._request(kind, payload)
-                answer = await while_connected(request, create(body))
+                body = self._request(payload)
+                answer = await while_connected(request, self._chat.create_chat_completion(body))
         except Refused as error:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:
@@ -118,16 +108,15 @@ class OpenAIRoutes:
             return StreamingResponse(_until(deadline, answer, failure), media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
-    def _request(self, kind: Any, payload: object) -> Any:
+    def _request(self, payload: object) -> Any:
         """A decoded body as vLLM's request."""
         check_text(payload)
         try:
-            body = parsed(kind, payload)
+            body = parsed(self._chat_request, payload)
         except (TypeError, AttributeError) as error:  # vLLM's own checks run before the fields' types are checked
             raise UserError(f"a field has the wrong type: {error}") from None
-        count = completions_of(getattr(body, "prompt", None), body.n)
-        if count > self._max_completions:
-            raise UserError(f"{count} completions asked for, more than {self._max_completions} (max_completions)")
+        if (body.n or 1) > self._max_completions:
+            raise UserError(f"{body.n} completions asked for, more than {self._max_completions} (max_completions)")
         if body.model in self._names:
             body.model = self._name
         for name, default in SAMPLING_DEFAULTS.items():
@@ -170,12 +159,6 @@ def check_text(payload: object) -> None:
         for part in content if isinstance(content, list) else []:
             if not isinstance(part, dict) or part.get("type") != "text":
                 raise UserError(f"field 'messages.{number}.content': this engine takes parts of the type 'text' alone")
-
-
-def completions_of(prompt: object, samples: int | None) -> int:
-    """How many completions a request asks for: `samples` (None: 1) of each prompt; a list of numbers is one prompt."""
-    several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-    return (len(prompt) if several and isinstance(prompt, list) else 1) * (1 if samples is None else samples)
 
 
 async def _until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:

@@ -6,11 +6,9 @@ run. Nothing here starts a cluster or a service. Functions import Ray.
 
 import asyncio
 import hashlib
-import hmac
 import importlib.metadata
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,16 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import cobalt
 from cobalt.engine.model_check import model_path
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.settings import JudgeSettings
 from cobalt.serving.nodes import Node, join, judging, living_nodes, this_node
 from cobalt.stage.cli import run_script
-from cobalt.stage.environment import passed_on, secrets_of_a_run
+from cobalt.stage.environment import passed_on
 from cobalt.stage.errors import CobaltError, UserError, last_line
 from cobalt.training.cluster import START_COMMAND, named_cluster, prepare_to_join
 
@@ -40,7 +35,7 @@ _GIB = 2**30
 class Arguments:
     """Check every node of the Ray cluster at RAY_ADDRESS before a run.
 
-    Prints one row for each node, and a sentence for each thing that would stop a run. Isolation is checked on the nodes
+    Prints a line for each node, and a sentence for each thing that would stop a run. Isolation is checked on the nodes
     that judge programs, under the COBALT_JUDGE_* variables.
     """
 
@@ -60,35 +55,25 @@ Facts = Mapping[str, Any]
 """A node as it sees itself: values to compare with the launcher's, or why something fails ("" if it works)."""
 
 
-def look(
-    node: Node, paths: Mapping[str, str], *, shared: str = "", salt: bytes = b"", judge: JudgeSettings | None = None
-) -> Facts:
+def look(node: Node, paths: Mapping[str, str], *, shared: str = "", judge: JudgeSettings | None = None) -> Facts:
     """Describe the machine of this process; takes some seconds if isolation is checked.
 
     Args:
         node: This machine, as Ray counts it.
         paths: What every node must see at the same path, by flag ("data_dir", "model").
         shared: A new folder in the run's output, in which every node must be able to write; "": none.
-        salt: Random bytes for the digests of secrets.
         judge: The settings under which isolation is checked; None: this node does not judge.
     """
     root = Path(cobalt.__file__).resolve().parents[1]
     packages = {dist.name.lower(): dist.version for dist in importlib.metadata.distributions() if dist.name}
-    gpus = _gpus()
-    counted = node.gpus if "nvidia-cuda-runtime" in packages else 0  # without CUDA they are logical ones
-    secrets = secrets_of_a_run(os.environ)
     memory = shutil.disk_usage("/dev/shm").total
     return {
-        "environment": str(Path(sys.prefix).resolve()),
         "packages": packages,
-        "code": f"{root} ({digest(root, *_CODE)[:12]})",
+        "code": {str(root): digest(root, *_CODE)},
         "isolation": _why(lambda: asyncio.run(require_isolation(judge))) if judge else "",
-        "GPUs": gpus,
-        "missing GPUs": "" if len(gpus) >= counted else f"Ray counts {counted:g}, and nvidia-smi lists {len(gpus)}",
         "memory": "" if memory >= _GIB else f"{memory / _GIB:.1f} GiB",
         "paths": {name: digest(Path(path)) for name, path in paths.items()},
         "output": _why(Path(shared, node.id).touch) if shared else "",
-        "secrets": {name: hmac.digest(salt, text.encode(), "sha256").hex() for name, text in secrets.items()},
     }
 
 
@@ -115,41 +100,21 @@ def _why(check: Callable[[], object]) -> str:
     return ""
 
 
-def _gpus() -> list[str]:
-    """Name and memory of each GPU, as the driver lists them."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []
-
-
-def _failure(value: str, _: str) -> str:
-    return value
-
-
-def _other(value: str, launcher: str) -> str:
-    return "" if value == launcher else f"{value}, the launcher's {launcher}"
-
-
-def _missing(values: Mapping[str, str], launcher: Mapping[str, str]) -> str:
+def _differing(values: Mapping[str, str], launcher: Mapping[str, str]) -> str:
     """The names whose value is not the launcher's, or is empty."""
     names = sorted(name for name, value in launcher.items() if not value or values.get(name) != value)
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-RULES: tuple[tuple[str, Callable[[Any, Any], str], str], ...] = (
-    ("environment", _other, "its Ray runs in the environment {}: activate it before `scripts/ray_cluster.sh join`"),
-    ("packages", _missing, "its packages have other versions than the launcher's ({}): run scripts/setup.sh there"),
-    ("code", _other, "its code is {}"),
-    ("isolation", _failure, "it cannot judge programs: {}"),
-    ("missing GPUs", _failure, "it lacks GPUs: {}"),
-    ("memory", _failure, "it has {} of shared memory in /dev/shm, and needs 1 GiB (docker --shm-size)"),
-    ("paths", _missing, "it does not see the launcher's files ({}), which all nodes must see at the same path"),
-    ("output", _failure, "it cannot make a file in the launcher's output folder: {}"),
-    ("secrets", _missing, "its Ray lacks the launcher's {}: set them before `scripts/ray_cluster.sh start` and `join`"),
-)
-"""A fact, what is wrong with its value beside the launcher's ("": nothing), and the sentence that says so."""
+RULES = {
+    "packages": "its packages have other versions than the launcher's ({}): run scripts/setup.sh there",
+    "code": "its code is not that of the launcher ({})",
+    "isolation": "it cannot judge programs: {}",
+    "memory": "it has {} of shared memory in /dev/shm, and needs 1 GiB (docker --shm-size)",
+    "paths": "it does not see the launcher's files ({}), which all nodes must see at the same path",
+    "output": "it cannot make a file in the launcher's output folder: {}",
+}
+"""What is said of a fact that is a reason, or whose values are not the launcher's."""
 
 Answers = Mapping[Node, Facts | str]
 """The facts of each node, or why it did not answer."""
@@ -160,28 +125,15 @@ def findings(answers: Answers, launcher: Facts) -> list[tuple[str, str]]:
     wrong = []
     for node, facts in answers.items():
         if isinstance(facts, str):
-            wrong.append((node.host, f"it does not answer ({facts}): it needs this checkout, {launcher['code']}"))
+            wrong.append((node.host, f"it does not answer ({facts}): it needs this checkout"))
             continue
-        needs_secrets = bool(node.cpus or node.gpus)  # a node that only judges needs none
-        for name, difference, sentence in RULES:
-            text = difference(facts[name], launcher[name])
-            if text and (needs_secrets or name != "secrets"):
+        for name, sentence in RULES.items():
+            fact = facts[name]
+            if text := fact if isinstance(fact, str) else _differing(fact, launcher[name]):
                 wrong.append((node.host, sentence.format(text)))
     if not judging(list(answers)):
         wrong.append(("cluster", "no node can judge programs: none has CPUs or the resource 'judge'"))
     return wrong
-
-
-def node_table(answers: Answers, wrong: Sequence[tuple[str, str]]) -> Table:
-    """One row for each node; what is wrong with a node is said below the table."""
-    table = Table("node", "address", "CPUs", "judges", "GPUs", "finding", title=f"{len(answers)} nodes")
-    judges = judging(list(answers))
-    for node, facts in answers.items():
-        gpus = "-" if isinstance(facts, str) else ", ".join(facts["GPUs"]) or "-"
-        count = sum(host == node.host for host, _ in wrong)
-        finding = f"[red]{count} wrong[/red]" if count else "[green]ok[/green]"
-        table.add_row(node.host, node.address, f"{node.cpus:g}", "yes" if node.id in judges else "no", gpus, finding)
-    return table
 
 
 def await_nodes(count: int, seconds: float) -> list[Node]:
@@ -249,10 +201,13 @@ def main(arguments: Arguments) -> int:
     # The run makes the folders that are missing, and so needs to write into the last that is there.
     parent = next(each for each in (output, *output.parents) if each.is_dir()) if output else None
     with tempfile.TemporaryDirectory(prefix=".preflight-", dir=parent, ignore_cleanup_errors=True) as folder:
-        question: dict[str, Any] = {"paths": paths, "shared": folder if output else "", "salt": os.urandom(16)}
+        question: dict[str, Any] = {"paths": paths, "shared": folder if output else ""}
         answers = survey(nodes, question, judge, arguments.seconds)
         wrong = findings(answers, look(this_node(), **question))
-    Console(width=None if sys.stdout.isatty() else 200).print(node_table(answers, wrong))
+    judges = judging(nodes)
+    for node in nodes:
+        judged = ", judges programs" if node.id in judges else ""
+        sys.stdout.write(f"{node.host} ({node.address}): {node.cpus:g} CPUs, {node.gpus:g} GPUs{judged}\n")
     for host, sentence in wrong:
         sys.stderr.write(f"error: {host}: {sentence}\n")
     return 2 if wrong else 0

@@ -93,9 +93,9 @@ def require_private(*, allow_open: bool) -> bool:
 class _Replica:
     """A service in a replica of Serve, which awaits the constructor and reports its errors."""
 
-    async def _open(self, service: JudgeService | EngineService, api: FastAPI, log_level: str) -> None:
+    async def _open(self, service: JudgeService | EngineService, api: FastAPI) -> None:
         logger = logging.getLogger("cobalt")  # whose messages go to the replica's log file
-        logger.setLevel(log_level)
+        logger.setLevel(logging.WARNING)
         for handler in logging.getLogger("ray.serve").handlers:
             logger.addHandler(handler)
         allow_open = service.settings.allow_open_cluster
@@ -128,7 +128,7 @@ class Judge(_Replica):
             here = nodes.sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
             settings = settings.model_copy(update={"concurrency": here})
         self._service = JudgeService(settings)
-        await self._open(self._service, judge_api(self._service), settings.log_level)
+        await self._open(self._service, judge_api(self._service))
 
     async def judge(self, payload: object) -> dict[str, Any]:
         """Judge one program; see `JudgeService.judge`. Callers of the handle call this method by name."""
@@ -144,7 +144,7 @@ class Engine(_Replica):
 
     async def __init__(self, settings: EngineServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
         self._service = EngineService(settings)
-        await self._open(self._service, engine_api(self._service), "WARNING")
+        await self._open(self._service, engine_api(self._service))
 
     async def check_health(self) -> None:
         """Raise if the engine has died, so that Serve replaces the replica."""
@@ -173,15 +173,17 @@ def judge_app(arguments: Mapping[str, Any]) -> serve.Application:
         if not settings.unsafe:
             find_bwrap()
     replicas, per_node = nodes.place(living, settings.num_replicas)
-    cpus, resources = nodes.reservation(living, settings.replica_cpus)
+    cpus, resources = nodes.reservation(living)
     deployment = serve.deployment(
         name="Evaluator",
         num_replicas=replicas,
         max_replicas_per_node=per_node if len(living) > 1 else None,
-        max_ongoing_requests=settings.max_ongoing_requests,
+        # Programs wait in the replica, where the wait is measured. In Serve's router they would wait by polling for a
+        # free replica, which costs more CPU than the tests.
+        max_ongoing_requests=1000,
         ray_actor_options={"num_cpus": cpus, "resources": resources},
         graceful_shutdown_wait_loop_s=0.1,  # Serve's 2 s pass even if no request is left
-        logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level=settings.log_level),
+        logging_config=LoggingConfig(encoding="JSON", enable_access_log=False, log_level="WARNING"),
     )(_Judge)
     return deployment.bind(settings, per_node)
 
@@ -226,7 +228,7 @@ def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
     deployment = serve.deployment(
         name="VllmEngineActor",
         num_replicas=settings.num_replicas,
-        max_ongoing_requests=settings.max_ongoing_requests,
+        max_ongoing_requests=4096,
         max_constructor_retry_count=1,  # what keeps vLLM from starting does so again, a minute later
         ray_actor_options=resources,
         health_check_timeout_s=120,

@@ -1,7 +1,5 @@
 """The settings of the two apps: what they serve, who may send requests, and what requests may ask for."""
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from cobalt.engine.vllm_settings import VllmSettings
@@ -23,7 +21,7 @@ class HttpSettings(BaseModel):
         max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
             answered 408.
         max_request_seconds: Longest time that an HTTP request may take, the judge's wait for a sandbox included, in
-            seconds. A request that takes longer is answered 503 (504 on SandboxFusion's route).
+            seconds. A request that takes longer is answered 503.
     """
 
     token: SecretStr | None = None
@@ -44,28 +42,15 @@ class ServiceSettings(HttpSettings, JudgeSettings):
     Attributes:
         num_replicas: Processes that hold sandboxes; None: one for every eight usable cores, of all judging nodes of
             a cluster (`cobalt.serving.nodes`).
-        replica_cpus: CPUs that Ray reserves for each replica. Small, because the sandboxes share the
-            machine with engines by the kernel's scheduler rather than by Ray's count. Nodes that are marked for
-            judging reserve none.
-        max_ongoing_requests: Programs a replica takes at once. The default is large, so that programs wait in the
-            replica, where the wait is measured and reported as queue time. In Serve's router they would wait by
-            polling for a free replica, which costs more CPU than the tests.
-        log_level: What replicas log, as JSON lines in Serve's log folder. "WARNING": failures of the judge and
-            replaced sandboxes. "INFO": one more line for each program.
         max_tests: The most tests that a suite may have, over HTTP and over the handle. A request with more JSON values
             than such a suite can need is refused before it is decoded.
-        max_run_seconds: Largest `run_timeout` of SandboxFusion's route, in seconds.
         max_request_bytes: Larger than the engine's, because suites of public data sets have tens of MiB.
     """
 
     max_request_bytes: int = Field(128 * 2**20, ge=1024)
 
     num_replicas: int | None = Field(None, ge=1)
-    replica_cpus: float = Field(0.1, ge=0)
-    max_ongoing_requests: int = Field(1000, ge=1)
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "WARNING"
     max_tests: int = Field(10_000, ge=1)
-    max_run_seconds: float = Field(300.0, gt=0, le=3600)
 
     def of_the_judge(self) -> JudgeSettings:
         """The settings of the judge alone."""
@@ -77,12 +62,10 @@ class EngineServiceSettings(HttpSettings, VllmSettings):
 
     Attributes:
         num_replicas: Number of engines (paper: 2); only Ray Serve has more than one.
-        max_ongoing_requests: Calls that a replica takes at once.
         max_completions: Largest number of completions (`n`) of an HTTP request.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     num_replicas: int = Field(1, ge=1)
-    max_ongoing_requests: int = Field(4096, ge=1)
     max_completions: int = Field(1024, ge=1)

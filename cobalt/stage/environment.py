@@ -44,25 +44,16 @@ _SECRET_VALUE = re.compile(r".*://[^/\s]+@.*", re.DOTALL)  # an address with a u
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that the processes of a run get on every node; no secrets, because Ray writes them to its logs."""
-    return {name: value for name, value in _of_a_run(environment).items() if not _is_secret(name, value)}
-
-
-def secrets_of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
-    """The secrets that the processes of a run need: each node's Ray must have been started with them."""
-    return {name: value for name, value in _of_a_run(environment).items() if _is_secret(name, value)}
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_PASSED_ON) and name not in _OF_ONE_NODE and not _is_secret(name, value)
+    }
 
 
 def names_a_secret(name: str) -> bool:
     """Whether a variable, flag or setting of this name holds a key, a token or a password: WANDB_API_KEY, hf-token."""
     return _SECRET_NAME.fullmatch(name) is not None
-
-
-def _of_a_run(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(_PASSED_ON) and name not in _OF_ONE_NODE
-    }
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -249,6 +249,7 @@ def _git_state() -> dict[str, Any] | None:
     """The commit, and whether tracked files differ from it; None outside a checkout or without git."""
     try:
         root = Path(__file__).resolve().parent
+        _git(root, "ls-files", "--error-unmatch", __file__)  # an installed package may lie in somebody else's checkout
         commit = _git(root, "rev-parse", "HEAD")
         return {"commit": commit, "modified": bool(_git(root, "status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
-"""Settings of a service from `key=value` arguments, which go first, and from environment variables.
+"""Settings of a service from `key=value` arguments and environment variables.
 
-Unknown names are errors, except in the environment, which other programs share.
+Arguments override the environment. Unknown names are errors, except in the environment, which other programs share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ def read_settings(
     """Build `model` from arguments and `<prefix><NAME>` variables.
 
     Raises:
-        UserError: a name is unknown, or a value is bad; the message names it.
+        UserError: a name is unknown or a value is bad; the message names it.
     """
-    variables = {name: environment.get(prefix + name.upper()) for name in model.model_fields}
+    names = [name for name in model.model_fields if prefix + name.upper() in environment]
     try:
-        return model(**{name: text for name, text in variables.items() if text is not None} | dict(arguments))
+        return model(**{name: environment[prefix + name.upper()] for name in names} | dict(arguments))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])

@@ -3,13 +3,12 @@
 from functools import partial
 
 from cobalt.stage.cli import run_script
-from cobalt.training.configuration import TrainingSettings, compose, default_scale
+from cobalt.training.configuration import TrainingSettings as Arguments
+from cobalt.training.configuration import compose, default_scale
 from cobalt.training.installed import choose_attention
 
-Arguments = TrainingSettings
 
-
-def main(settings: TrainingSettings) -> int:
+def main(settings: Arguments) -> int:
     """Run, and return the exit code."""
     from cobalt.training.checks import check
     from cobalt.training.launch import deciding, dry_run, run_trainer, verl_driver

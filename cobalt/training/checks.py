@@ -5,7 +5,6 @@ notes what it cannot check (a hub model that is not on this machine). What veRL 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary, model_path
@@ -40,10 +39,12 @@ def check(config: Any) -> tuple[int, list[str]]:
         The steps of the whole run, and notes for a user.
     """
     check_settings(config)
-    counter, notes = _check_policy(config)
+    counter = _check_policy(config)
     train, validation = (_count_rows(config.data[f"{split}_files"], config, counter) for split in ("train", "val"))
     of_epoch = train // config.data.train_batch_size
     steps = planned_steps(config, train, of_epoch * config.trainer.total_epochs)
+    policy = config.actor_rollout_ref.model.path
+    notes = [] if counter else [f"{policy} is not on this machine: its lengths and chat template were not checked"]
     if config.algorithm.filter_groups.enable:
         notes.append("algorithm.filter_groups departs from the paper: batches lack groups of equal rewards")
     notes.append(f"{train} training rows, {validation} validation rows: {of_epoch} steps an epoch, {steps} in all")
@@ -120,8 +121,6 @@ def _count_rows(path: str, config: Any, counter: PromptTokenCounter | None) -> i
     longest, long = config.data.max_prompt_length, []
     several = [("extra_info", "episode")] if config.cobalt.get("multi_turn") else []  # made by --episodes
     try:
-        if not Path(path).is_file():
-            raise UserError("there is no such file")
         with parquet.ParquetFile(path) as file:
             columns = [file.schema.column(index).path.split(".") for index in range(len(file.schema))]
             for column, inner in (*_FIELDS.items(), *several):
@@ -137,22 +136,16 @@ def _count_rows(path: str, config: Any, counter: PromptTokenCounter | None) -> i
                         TestSuite.parse((row["reward_model"] or {}).get("ground_truth"))
                     long += [f"{name} ({length})"] if length > longest else []
             count: int = file.metadata.num_rows
-    except UserError as error:
-        raise UserError(f"{path}: {error}: make it with preproc/verl_preproc_*.py") from None
-    except (OSError, TypeError, ArrowException, UnicodeError) as error:  # what a damaged file raises
-        raise UserError(f"{path} is not a parquet file: {' '.join(str(error).split())}") from None
+    except (UserError, OSError, TypeError, ArrowException, UnicodeError) as error:  # no file, or a damaged one
+        raise UserError(f"{path}: {' '.join(str(error).split())}: make it with preproc/verl_preproc_*.py") from None
     if long:
         some = ", ".join(long[:5])
         raise UserError(f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}: {some}")
     return count
 
 
-def _check_policy(config: Any) -> tuple[PromptTokenCounter | None, list[str]]:
-    """Check the policy's chat template, lengths and vocabulary (UserError has all that is wrong).
-
-    Returns:
-        What counts its prompts, None if it is not on this machine; and notes.
-    """
+def _check_policy(config: Any) -> PromptTokenCounter | None:
+    """Check the policy's chat template, lengths and vocabulary (UserError); None if it is not on this machine."""
     model, data = config.actor_rollout_ref.model, config.data
     path, folder, own_tokenizer = model.path, model_path(model.path), model.tokenizer_path in (None, model.path)
     cached = None if folder else cached_config(path)
@@ -166,7 +159,7 @@ def _check_policy(config: Any) -> tuple[PromptTokenCounter | None, list[str]]:
     except UserError as error:
         if folder or cached or isinstance(error, NoChatTemplate):
             raise
-        return None, [f"{path} is not on this machine: its lengths, vocabulary and chat template were not checked"]
+        return None
     longest, lengths = data.max_prompt_length + data.max_response_length, "data.max_prompt_length + max_response_length"
     errors = [*template_errors(config, counter), *misfits(path, lengths, longest, on_cpu=trains_on_cpu(config))]
     vocabulary = len(counter.tokenizer)
@@ -174,5 +167,4 @@ def _check_policy(config: Any) -> tuple[PromptTokenCounter | None, list[str]]:
         errors.append(f"{path} has {embeddings} embeddings for the {vocabulary} tokens of {counter.model_name}")
     if errors:
         raise UserError("; ".join(errors))
-    spare = f"{path} has {embeddings} embeddings for {vocabulary} tokens, and its policy can choose all of them"
-    return counter, [spare] if embeddings > vocabulary else []
+    return counter

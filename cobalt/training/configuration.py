@@ -41,8 +41,6 @@ VERL_ADDITIONS = installed_package("cobalt_verl")
 _POCKET_MILLIONS = 20  # parameters of a model for which the rates of the pocket world were chosen
 _PAPER_MILLIONS, _PAPER_GPUS, _PAPER_BYTES = 4000, 4, 70 * 2**30  # of a run for which the paper's scale is chosen
 
-_REWARD_FILE = "code_reward_func_think.py"
-
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 _COUNT = Annotated[int, Field(strict=True, ge=1)]
 _FROM_ZERO = Annotated[int, Field(strict=True, ge=0)]
@@ -62,6 +60,7 @@ _KINDS: tuple[tuple[Any, str, str], ...] = (
     (_ABOVE_ZERO, f"optim.lr {_ACTOR}.optim.lr {_ROLLOUT}.temperature {_ROLLOUT}.gpu_memory_utilization", ""),
     (_ABOVE_ZERO | None, "cobalt.gpu_memory_gib", ""),
     (dict, "data.apply_chat_template_kwargs", ""),
+    (dict | None, "cobalt.multi_turn", ""),
     (TemplateThinking, "data.chat_template_thinking", ""),
     (Literal["mini_batch", "micro_batch"], "cobalt.loss_agg", ""),
     (Literal["auto", True, False, None], REQUIRE_THINKING, ""),  # None: another reward function
@@ -150,13 +149,11 @@ def default_scale(model: str) -> tuple[str, str]:
 
 def compose(settings: TrainingSettings) -> Any:
     """The configuration as veRL gets it, an OmegaConf mapping (UserError: as `compose_file`)."""
-    of_checkout = VERL_ADDITIONS.parent / _REWARD_FILE  # the paper's path
     paths = {
         "data.train_files": settings.data_dir.resolve() / "train.parquet",
         "data.val_files": settings.data_dir.resolve() / "validation.parquet",
         "actor_rollout_ref.model.path": policy_path(settings.model),
         "trainer.default_local_dir": settings.output_dir.resolve() / "checkpoints",
-        "reward.custom_reward_function.path": of_checkout if of_checkout.is_file() else VERL_ADDITIONS / _REWARD_FILE,
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": VERL_ADDITIONS / "config" / "agent_loops.yaml",
     }
     choices = [f"{folder}@_global_={name}" for folder, name in settings.choices.items()]
@@ -212,9 +209,6 @@ def compose_file(name: str, settings: RunSettings, choices: Sequence[str], paths
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    for item in settings.overrides:
-        if "=" not in item and not item.startswith("~"):
-            raise UserError(f"{item!r} is not a setting: give KEY=VALUE, such as data.train_batch_size=8")
     keep = "cobalt.keep_checkpoints" if name == "train" else "trainer.max_ckpt_to_keep"
     choices = [*choices, f"{keep}={settings.keep}"] if settings.keep is not None else choices
     search = f"hydra.searchpath=['{(installed_package('verl') / 'trainer' / 'config').as_uri()}']"

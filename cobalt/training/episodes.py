@@ -33,13 +33,11 @@ class EpisodeSettings:
 
 def episode_settings(config: Any) -> EpisodeSettings | None:
     """The settings of a composed configuration (UserError: one is wrong); None where the rollout has one turn."""
-    cobalt = {"multi_turn": None, "judge_every_turn": False, **config.cobalt}
-    if cobalt["multi_turn"] is None:
+    own, judge_every_turn = config.cobalt.get("multi_turn"), config.cobalt.get("judge_every_turn", False)
+    if own is None:
         return None
     try:
-        return EpisodeSettings(**cobalt["multi_turn"], judge_every_turn=cobalt["judge_every_turn"])
-    except TypeError as error:  # not a mapping
-        raise UserError(f"cobalt.multi_turn has wrong settings: {error}") from None
+        return EpisodeSettings(**own, judge_every_turn=judge_every_turn)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"cobalt.multi_turn: {first['loc'][-1]} is {first['input']!r}: {first['msg']}") from None

@@ -20,7 +20,6 @@ from cobalt.judge.doctor import require_isolation
 from cobalt.judge.opening import judge_urls, open_judge
 from cobalt.judge.settings import JudgeSettings, usable_cores
 from cobalt.stage.atomic import locked_folder
-from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.training import configuration, machine, run_folder
@@ -66,7 +65,7 @@ def run_trainer(settings: RunSettings, config: Any, plan: Plan, deciding: Mappin
         return 0
     output = settings.output_dir.resolve()
     failure = output / "failure.txt"
-    with terminations_as_interrupts(), locked_folder(output, run_folder.LOCK):
+    with locked_folder(output, run_folder.LOCK):
         inputs = [Path(config.data[name]) for name in ("train_files", "val_files") if config.data[name]]
         validates = "actor_rollout_ref" in config and config.trainer.test_freq > 0
         start = run_folder.prepare(output, deciding, inputs, validates=validates)
@@ -128,7 +127,8 @@ def verl_driver(config: Any, output: Path, start: run_folder.Start) -> Iterator[
     if start.step:
         config.trainer.resume_from_path = str(run_folder.checkpoint(output, start.step))
         config.trainer.val_before_train = not start.reported  # mostly that step was validated when it was made
-    variables = configuration.process_environment(output, on_cpu=trains_on_cpu(config)) | _judge_variables(config)
+    variables = configuration.process_environment(output, on_cpu=trains_on_cpu(config))
+    variables |= asyncio.run(_judge_variables(config))
     config.ray_kwargs.ray_init.num_cpus = None  # veRL joins a cluster that is there
     everywhere = configuration.node_environment(variables, os.environ)
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
@@ -172,7 +172,6 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
     if not on_cpu and (seen := len(machine.visible_gpus())) < gpus:
         # Without any GPU veRL's queue would stop the run, and advise to let it do without.
         raise UserError(f"the run asks for {gpus} GPUs, and torch sees {seen} here: set trainer.n_gpus_per_node")
-    machine.check_shared_memory(config)
     size = machine.object_store_bytes(config)
     # Whatever the machine has, which Ray binds nothing to: with fewer it would wait for ever. VeRL reserves three for
     # each GPU, TransferQueue one for each unit and one more; one stays free.
@@ -185,25 +184,21 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         yield address
 
 
-def _judge_variables(config: Any) -> dict[str, str]:
+async def _judge_variables(config: Any) -> dict[str, str]:
     """Check that programs can be judged, and share the cores out over the processes that judge.
 
     Nothing is checked on a cluster, where each replica of the judge checks its node.
     """
     if judge_urls():
-        asyncio.run(_describe_judge())
+        async with open_judge() as judge:
+            await judge.describe()
         return {}
     if named_cluster():
         return {"COBALT_EVALUATOR": "evaluator"}
     settings = JudgeSettings.from_environment()
-    asyncio.run(require_isolation(settings))
+    await require_isolation(settings)
     if settings.concurrency is not None:
         return {}
     workers, rewards = config.actor_rollout_ref.rollout.agent.num_workers, config.reward.num_workers
     judging = rewards if rewards and not config.cobalt.get("multi_turn") else workers
     return {"COBALT_JUDGE_CONCURRENCY": str(max(1, usable_cores() // int(judging)))}
-
-
-async def _describe_judge() -> None:
-    async with open_judge() as judge:
-        await judge.describe()

@@ -19,8 +19,6 @@ import psutil
 from cobalt.stage.errors import UserError
 from cobalt.training.cluster import named_cluster
 
-SHARED_MEMORY = Path("/dev/shm")
-
 _ADDRESS = "\0cobalt-training"
 """An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
@@ -61,16 +59,8 @@ def shared_memory_needed(config: Any) -> int:
     return object_store_bytes(config) + messages
 
 
-def check_shared_memory(config: Any) -> None:
-    """Refuse a run that takes more shared memory than this machine has free (UserError)."""
-    free, needed = shutil.disk_usage(SHARED_MEMORY).free, shared_memory_needed(config)
-    if free < needed:
-        has = f"{SHARED_MEMORY} has {free >> 20} MiB free"
-        raise UserError(f"{has}, and training needs {needed >> 20}: make it larger (docker run --shm-size)")
-
-
-def room(config: Any, output: Path) -> tuple[float, float, float]:
-    """Bytes that a run may have of the smallest GPU, of a node's memory and, with what it has already written, of disk.
+def room(config: Any, output: Path) -> tuple[float, float, float, float]:
+    """Bytes that a run may have of the smallest GPU, a node's memory, the disk with what it has written, `/dev/shm`.
 
     Where this machine has none of the GPUs meant, `cobalt.gpu_memory_gib` counts. Infinite: not known.
     """
@@ -84,7 +74,8 @@ def room(config: Any, output: Path) -> tuple[float, float, float]:
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
     text = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
     host = min(psutil.virtual_memory().total, math.inf if text == "max" else int(text))
-    return gpu, host if here else math.inf, disk if here or cluster else math.inf
+    shared = shutil.disk_usage("/dev/shm").free if here else math.inf
+    return gpu, host if here else math.inf, disk if here or cluster else math.inf, shared
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Memory of GPUs and host, and disk, that a training run needs: arithmetic on its configuration, for both trainers.
+"""Memory, shared memory and disk that a training run needs: arithmetic on its configuration, for both trainers.
 
 For what a pass leaves to its backward pass there is a plain rule, within 30 % of what a model takes
 (`tests/test_memory.py`). What an allocator loses in fragments is not counted.
@@ -31,6 +31,7 @@ _PINNED = 4 / 3  # blocks of pinned memory have sizes that are powers of two
 _CHUNK = 1024  # tokens whose log-probs are computed in 32 bits at a time
 
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
+_UNPLANNED = ("disk", "shared memory")  # which neither plans nor micro-batches change
 _OFFLOADS = ("optimizer_offload", "param_offload", "offload_policy")
 
 
@@ -83,8 +84,8 @@ class Run:
 
         return OmegaConf.select(self.config, key)
 
-    def needs(self, gpu: float = inf, memory: float = inf, free: float = inf) -> list[Need]:
-        """The peaks of a run: of a GPU in each phase, of a node's memory, of the disk; and what there is of them."""
+    def needs(self, gpu: float = inf, memory: float = inf, free: float = inf, shared: float = inf) -> list[Need]:
+        """The peaks of a run: of a GPU in each phase, of a node's memory, of disk and `/dev/shm`; and what there is."""
         shape, each = self.shape, int(self["trainer.n_gpus_per_node"])
         stored = _BYTES.get(str(self[f"{self.engine}.model_dtype"]), 4)
         sharded = int(self[f"{self.engine}.fsdp_size"] or -1)
@@ -95,15 +96,17 @@ class Run:
         kinds = {"8bit": 0.5, "sgd": 1, "muon": 1}  # numbers for each trained one; SGD's is its momentum, Adam's are 2
         moments = trained * next((count for kind, count in kinds.items() if kind in optimizer), 2)
         states = {"weights": whole / ranks, "gradients": trained / ranks, "optimizer": moments / ranks}
-        disk = Need("disk", self._files({"model": whole, "optimizer": moments}), free)
+        other = [Need("disk", self._files({"model": whole, "optimizer": moments}), free)]
+        if self.online:
+            other.append(Need("shared memory", {"batches, messages": shared_memory_needed(self.config)}, shared))
         work = self._pass(int(self[self.update] or 1), backward=True)
         if self.on_cpu:
             host: dict[str, float] = {"processes": _CPU_ONLINE if self.online else each * _CPU_OFFLINE}
             host |= {name: each * value for name, value in (states | work).items()}
             if self.online:
                 host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
-                host["shared memory"] = shared_memory_needed(self.config)
-            return [Need("host memory", host, memory), disk]
+                host["shared memory"] = other[-1].total
+            return [Need("host memory", host, memory), *other]
         no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
         cuda = {"CUDA": (1 + self.online) * _CUDA}
         layers = {"gathered layers": (shape.largest + shape.second) * self.width}
@@ -132,7 +135,7 @@ class Run:
             host["reference"] = pinned["weights"] * (self.reference and not adapters)
             host["Ray's objects"] = object_store_bytes(self.config)
             host["loading"] = max(0, whole - host["optimizer"])
-        return [*needs, Need("host memory", host, memory), disk]
+        return [*needs, Need("host memory", host, memory), *other]
 
     def _pass(self, size: int, *, backward: bool) -> dict[str, float]:
         """What a micro-batch of the longest samples takes besides states."""
@@ -166,7 +169,7 @@ class Run:
 def choose_plan(config: Any, output: Path) -> None:
     """Set `cobalt.plan` to the first of `cobalt.plans` that nine tenths of what there is suffice for, else the last.
 
-    The disk does not count. The first plan stays where the sizes of the model are not known.
+    Disk and shared memory do not count. The first plan stays where the sizes of the model are not known.
 
     Args:
         config: The composed configuration of either trainer, which is changed.
@@ -187,7 +190,7 @@ def choose_plan(config: Any, output: Path) -> None:
         if "tokens" in plan:  # no micro-batch is smaller than a sample
             config.cobalt.plan.tokens = max(plan["tokens"], run.longest)
         with contextlib.suppress(UserError):
-            if not all(need.total <= _FITS * need.limit for need in run.needs(*has) if need.name != "disk"):
+            if not all(need.total <= _FITS * need.limit for need in run.needs(*has) if need.name not in _UNPLANNED):
                 continue
         return
 
@@ -203,7 +206,7 @@ def sizes_of(config: Any) -> str:
 
 
 def _fitting(config: Any, has: Sequence[float]) -> str:
-    """Overrides of the sizes of micro-batches with which a run fits but for its disk; "" if there are none."""
+    """Overrides of the sizes of micro-batches with which a run fits its memory; "" if there are none."""
     from omegaconf import OmegaConf
 
     run = Run(OmegaConf.create(OmegaConf.to_container(config, resolve=True)))
@@ -213,7 +216,7 @@ def _fitting(config: Any, has: Sequence[float]) -> str:
         sizes = {key: max(least, size // 2) for key, size in sizes.items()}
         for key, size in sizes.items():
             OmegaConf.update(run.config, key, size)
-        if all(need.total <= need.limit for need in run.needs(*has) if need.name != "disk"):
+        if all(need.total <= need.limit for need in run.needs(*has) if need.name not in _UNPLANNED):
             return " ".join(f"{key}={size}" for key, size in sizes.items())
     return ""
 
@@ -239,6 +242,8 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     short = f"the run needs about {worst.total / _GIB:.1f} GiB ({worst.name}), and there are {worst.limit / _GIB:.1f}"
     if worst.name == "disk":
         advice = "give --keep N to keep fewer checkpoints, a greater trainer.save_freq, or another --output_dir"
+    elif worst.name == "shared memory":
+        advice = "make /dev/shm larger (docker run --shm-size)"
     elif fits := _fitting(config, has):
         advice = f"it fits by the estimate with {fits}"
     else:

@@ -100,8 +100,8 @@ def check_data(config: Any) -> tuple[int, list[str]]:
         raise UserError(error)
     batch, file = config.data.train_batch_size, config.data.train_files
     groups = _groups(config, file, tokenizer, OfflineSettings(**config.offline))
-    empty = sum(not any(row.advantage for row in group.rows) for group in groups)
-    responses = sum(len(group.rows) for group in groups)
+    empty = sum(not any(row.advantage for row in group) for group in groups)
+    responses = sum(len(group) for group in groups)
     notes = [f"{file}: {len(groups)} groups, {empty} of them without a gradient, {responses} responses to train on"]
     if config.data.val_files:  # validation looks at all responses
         looked_at = _groups(config, config.data.val_files, tokenizer, OfflineSettings())

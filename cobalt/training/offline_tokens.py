@@ -34,15 +34,9 @@ class Row:
         return len(self.prompt) + len(self.response)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenGroup:
-    """The rows of one group that are trained on, in the order of its responses.
-
-    With sft there may be none. It stays a group, so that all estimators take the same number of steps on a file.
-    """
-
-    id: str
-    rows: tuple[Row, ...]
+TokenGroup = tuple[Row, ...]
+"""The rows of one group that are trained on, in the order of its responses. With sft there may be none. It stays a
+group, so that all estimators take the same number of steps on a file."""
 
 
 def load_groups(
@@ -60,17 +54,17 @@ def load_groups(
     if tokenizer.eos_token_id is None:
         raise UserError("the policy's tokenizer has no eos_token, so the policy could not learn to end a response")
     arguments = chat_template.template_arguments(thinking)
-    groups = [TokenGroup(group.id, _rows(group, tokenizer, settings, arguments)) for group in read_groups(path)]
-    too_long = [f"{group.id} ({row.length})" for group in groups for row in group.rows if row.length > max_length]
+    groups = {group.id: _rows(group, tokenizer, settings, arguments) for group in read_groups(path)}
+    too_long = [f"{name} ({row.length})" for name, rows in groups.items() for row in rows if row.length > max_length]
     if too_long:
         longer = f"{len(too_long)} responses are longer with their prompts than data.max_length {max_length}"
         raise UserError(f"{path}: {longer}, as in group {too_long[0]}: make the groups with a smaller --max_tokens")
-    if not any(group.rows for group in groups):
+    if not any(groups.values()):
         raise UserError(f"{path}: no response is accepted, and the estimator sft trains on accepted ones alone")
-    return groups
+    return list(groups.values())
 
 
-def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, arguments: dict[str, Any]) -> tuple[Row, ...]:
+def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, arguments: dict[str, Any]) -> TokenGroup:
     end = chat_template.end_of_turn(tokenizer, arguments)
     conversations = [group.prompt(response) for response in group.responses]
     rendered = chat_template.render_prompts(tokenizer, conversations, arguments)
@@ -110,9 +104,9 @@ def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks:
     all of the file, has a row. Where no chosen group has one, there are none on any rank.
     """
     shares = [
-        [Place(int(group), row) for group in chosen[one::ranks] for row in range(len(groups[group].rows))]
+        [Place(int(group), row) for group in chosen[one::ranks] for row in range(len(groups[group]))]
         for one in range(ranks)
     ]
     own, most = shares[rank], max(map(len, shares))
-    spare = own[0].group if own else next(index for index, group in enumerate(groups) if group.rows)
+    spare = own[0].group if own else next(index for index, group in enumerate(groups) if group)
     return own + [Place(spare, 0, False)] * (most - len(own))

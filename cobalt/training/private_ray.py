@@ -7,6 +7,7 @@ its logs are kept in `~/.cache/cobalt/logs` (`XDG_CACHE_HOME`).
 
 import atexit
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,6 @@ IMPORT_ENVIRONMENT: Mapping[str, str | None] = {
 }
 """Variables (None: unset) of this process and of those of Ray that must be set before they import Ray."""
 
-_NODE_PROCESSES = ("gcs_server", "raylet")
 _OWN = "r"  # Ray's own folder, in which everybody may write, inside one that others cannot enter
 
 
@@ -63,17 +63,13 @@ def private_ray(*, num_cpus: int, num_gpus: int | None, object_store_memory: int
         with environment_variables(**variables):
             import ray
 
-            nodes: list[psutil.Process] = []
             try:
-                address = _start(folder, num_cpus, num_gpus, object_store_memory)
-                nodes += [child for child in psutil.Process().children() if child.name() in _NODE_PROCESSES]
-                yield {"RAY_ADDRESS": address}
-                if not _alive(nodes):
-                    advice = "the last checkpoint is whole; run the same command to go on"
-                    raise InfrastructureError(f"Ray died: {advice}{_kept_logs(folder)}")
+                yield {"RAY_ADDRESS": _start(folder, num_cpus, num_gpus, object_store_memory)}
+                if not _alive():
+                    raise InfrastructureError(f"Ray died: run the same command to go on{_kept_logs(folder)}")
             finally:
                 # If parts of Ray have died, an orderly shutdown would wait for them; the watcher ends what is left.
-                if ray.is_initialized() and _alive(nodes):
+                if _alive():
                     ray.shutdown()
 
 
@@ -125,11 +121,11 @@ def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory
     return address
 
 
-def _alive(nodes: list[psutil.Process]) -> bool:
-    """Whether Ray's essential processes live."""
-    return len(nodes) == len(_NODE_PROCESSES) and all(
-        node.is_running() and node.status() != psutil.STATUS_ZOMBIE for node in nodes
-    )
+def _alive() -> bool:
+    """Whether Ray's essential processes, which are children of this one, live."""
+    every = [process.info for process in psutil.process_iter(["ppid", "name", "status"])]
+    living = {own["name"] for own in every if own["ppid"] == os.getpid() and own["status"] != psutil.STATUS_ZOMBIE}
+    return {"gcs_server", "raylet"} <= living
 
 
 def _kept_logs(folder: str) -> str:

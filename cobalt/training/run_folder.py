@@ -75,10 +75,7 @@ def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
     """Step and text of each line; a torn last one is left out."""
     text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
     lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    try:
-        return [(int(json.loads(line)["step"]), line) for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{metrics} holds a line that is not a record of metrics ({error})") from None
+    return [(int(json.loads(line)["step"]), line) for line in lines]
 
 
 def checkpoint(output: Path, step: int) -> Path:
@@ -149,13 +146,10 @@ def best_step(output: Path) -> int | None:
     return max(qualities, key=lambda step: (qualities[step], -step), default=None)
 
 
-def prune(output: Path, keep: int | None) -> list[int]:
-    """Remove all checkpoints but the `keep` newest and the best, once the newest is whole; returns their steps."""
+def prune(output: Path, keep: int | None) -> None:
+    """Remove all checkpoints but the `keep` newest and the best, once the newest is whole."""
     all_steps = steps(output)
     if keep is None or not all_steps or last(output) != all_steps[-1]:
-        return []
-    best = best_step(output)
-    removed = [step for step in all_steps[:-keep] if step != best]
-    for step in removed:
+        return
+    for step in set(all_steps[:-keep]) - {best_step(output)}:
         shutil.rmtree(checkpoint(output, step))
-    return removed

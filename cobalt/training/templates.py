@@ -37,12 +37,9 @@ def opened_by_template(tokenizer: Any, config: Any) -> str:
 
 
 def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
-    """What is wrong with a configuration for a policy with this chat template."""
+    """What is wrong with a configuration for a policy with this chat template; UserError as `opened_by_template`."""
     name, tokenizer = counter.model_name, counter.tokenizer
-    try:
-        opened_by_template(tokenizer, config)
-    except UserError as error:
-        yield str(error)
+    opened_by_template(tokenizer, config)
     if not keeps_thinking_tags(tokenizer):
         yield (
             f"the tokenizer of {name} leaves out </think> when special tokens are, as veRL decodes responses: in a copy"

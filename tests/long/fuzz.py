@@ -9,7 +9,6 @@ exit code is then 1. For each property the number of examples and their kinds ar
 examples are not interesting.
 """
 
-import base64
 import contextlib
 import http.client
 import io
@@ -785,17 +784,13 @@ class Client:
             return received
 
     def controls(self) -> None:
-        """Check that both routes answer right."""
+        """Check that the judge answers right."""
         number = random.randrange(10**6)
         suite = {"inputs": [f"{number}\n", "1\n"], "outputs": [str(2 * number), "3"]}
         body = json.dumps({"code": "print(2 * int(input()))", "test_cases": suite}).encode()
         status, answer = self.ask("/evaluator", body)
         assert status == 200, answer
         assert [verdict["kind"] for verdict in answer["verdicts"]] == ["passed", "wrong_answer"], answer
-        body = json.dumps({"code": "print(input())", "stdin": str(number), "language": "python"}).encode()
-        status, answer = self.ask("/evaluator/run_code", body)
-        assert status == 200, answer
-        assert answer["run_result"]["stdout"] == f"{number}\n", answer
 
 
 def _judge_requests() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
@@ -849,69 +844,10 @@ def _broken_judge_requests() -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(change, _judge_requests(), st.sampled_from(faults), texts)
 
 
-def _run_requests() -> st.SearchStrategy[dict[str, Any]]:
-    """Valid requests in SandboxFusion's format; each program prints the text of `_expected_output`."""
-    files = st.dictionaries(
-        st.sampled_from(["a.txt", "d/b.txt", "d/c/e.bin", "é.txt"]),
-        st.one_of(st.none(), st.binary(max_size=40)),
-        max_size=3,
-    ).map(
-        lambda named: {name: data if data is None else base64.b64encode(data).decode() for name, data in named.items()}
-    )
-    text = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=40)
-    return st.fixed_dictionaries(
-        {"code": st.just(_ECHO), "language": st.just("python")},
-        optional={
-            "stdin": st.one_of(st.none(), text),
-            "files": files,
-            "run_timeout": st.sampled_from([1, 0.5, 10]),
-            "compile_timeout": st.sampled_from([1, 10.0]),
-            "memory_limit_MB": st.sampled_from([-1, 0, 64, 128, 10**6]),
-            "unknown_field": st.sampled_from(_ODD_VALUES),
-            "fetch_files": st.just([]),
-        },
-    )
-
-
-_ECHO = """
-import os, sys
-sys.stdout.buffer.write(sys.stdin.buffer.read())
-for folder, _, names in sorted(os.walk('.')):
-    for name in sorted(names):
-        if name != 'main.py':
-            sys.stdout.buffer.write(open(os.path.join(folder, name), 'rb').read().hex().encode())
-"""
-
-
-def _expected_output(request: dict[str, Any]) -> str:
-    """The text that `_ECHO` prints for a request: its input, then its files in the order of `os.walk`."""
-    files = {name: data for name, data in request.get("files", {}).items() if data is not None}
-    by_folder = sorted(files, key=lambda name: (f"./{name}".rpartition("/")[0], name.rpartition("/")[2]))
-    return (request.get("stdin") or "") + "".join(base64.b64decode(files[name]).hex() for name in by_folder)
-
-
-def _broken_run_requests() -> st.SearchStrategy[dict[str, Any]]:
-    """Requests in SandboxFusion's format with one field that must be refused."""
-    bad: dict[str, list[Any]] = {
-        "code": [None, 1, [], {}],
-        "language": ["cpp", "", None, 3],
-        "stdin": [1, [], {}],
-        "run_timeout": [0, -1, "x", None, 10**9, []],
-        "compile_timeout": [0, -1, "x", None],
-        "memory_limit_MB": ["x", 1.5, None, []],
-        "files": [[], "x", {"../x": ""}, {"/x": ""}, {"main.py": ""}, {"a": "", "a/b": ""}, {"x": "%"}, {"x": 1},
-        {"": ""},
-                  {"a\0b": ""}, {"x/": ""}, {".": ""}, {"a/../../b": ""}, {"x" * 300: ""}],
-        "fetch_files": [["x"], "x", 1],
-    }  # fmt: skip
-    faults = st.sampled_from([(name, value) for name, values in bad.items() for value in values])
-    return st.tuples(_run_requests(), faults).map(lambda pair: pair[0] | {pair[1][0]: pair[1][1]})
-
-
 def _raw_requests() -> st.SearchStrategy[bytes]:
     """Bytes for the socket: HTTP with wrong lines, lengths or chunks, and bytes that are not HTTP."""
     line = st.sampled_from([
-        b"POST /evaluator HTTP/1.1", b"POST /evaluator/run_code HTTP/1.1", b"GET /evaluator HTTP/1.0",
+        b"POST /evaluator HTTP/1.1", b"GET /evaluator HTTP/1.0",
         b"POST /evaluator",
         b"POST  /evaluator HTTP/9.9", b"\x16\x03\x01", b"PRI * HTTP/2.0", b"POST /%00%ff HTTP/1.1", b"",
         b"POST " + b"/x" * 5000 + b" HTTP/1.1",
@@ -942,7 +878,7 @@ def route_properties(log: Path) -> Iterator[list[Property]]:
     settings = {"cpu_seconds": "1", "wall_seconds": "2", "output_bytes": "65536"}
     settings |= {"max_request_bytes": str(_MOST_BYTES), "max_tests": str(_MOST_TESTS)}
     with held_services(log, settings=settings) as (_, environment):
-        client = Client(environment["COBALT_HTTP"], environment.get("COBALT_JUDGE_TOKEN"))
+        client = Client(environment["COBALT_JUDGE_URL"].split()[0], environment.get("COBALT_JUDGE_TOKEN"))
 
         def right(example: tuple[str, dict[str, Any]], kinds: Counter[str]) -> None:
             name, request = example
@@ -960,19 +896,6 @@ def route_properties(log: Path) -> Iterator[list[Property]]:
 
         def refused(request: dict[str, Any], kinds: Counter[str]) -> None:
             status, answer = client.ask("/evaluator", json.dumps(request).encode())
-            kinds[str(status)] += 1
-            assert status == 422, (status, answer)
-            assert answer["error"], answer
-
-        def run_right(request: dict[str, Any], kinds: Counter[str]) -> None:
-            kinds["with files" if request.get("files") else "without files"] += 1
-            status, answer = client.ask("/evaluator/run_code", json.dumps(request).encode())
-            assert status == 200, (status, answer)
-            assert answer["status"] == "Success", answer
-            assert answer["run_result"]["stdout"] == _expected_output(request), answer
-
-        def run_refused(request: dict[str, Any], kinds: Counter[str]) -> None:
-            status, answer = client.ask("/evaluator/run_code", json.dumps(request).encode())
             kinds[str(status)] += 1
             assert status == 422, (status, answer)
             assert answer["error"], answer
@@ -1013,8 +936,6 @@ def route_properties(log: Path) -> Iterator[list[Property]]:
         yield [
             Property("right judge requests", right, _judge_requests()),
             Property("judge requests with a fault", refused, _broken_judge_requests()),
-            Property("right run_code requests", run_right, _run_requests()),
-            Property("run_code requests with a fault", run_refused, _broken_run_requests()),
             Property("any method, path, header and body", anything, _any_requests()),
             Property("bytes that need be no HTTP", raw, _raw_requests()),
             Property("bounds of a request", bounds, _bounds()),
@@ -1037,10 +958,8 @@ def _any_requests() -> st.SearchStrategy[tuple[str, str, dict[str, str], bytes]]
     """Valid HTTP with any content; its programs are arbitrary text and run under the judge's limits."""
     method = st.sampled_from(["POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
     path = st.sampled_from([
-        "/evaluator", "/evaluator", "/evaluator/run_code", "/evaluator/run_code", "/evaluator/", "/evaluator/x", "/",
-        "/evaluator/run_code/", "/evaluator/run_code/x", "/evaluator?x=1", "/evaluator/%2e%2e/x",
-        "/evaluator//run_code",
-        "/evaluatorx", "/evaluator/run_jupyter",
+        "/evaluator", "/evaluator", "/evaluator/", "/evaluator/x", "/", "/evaluator?x=1", "/evaluator/%2e%2e/x",
+        "/evaluator//x", "/evaluatorx",
     ])  # fmt: skip
     header = st.dictionaries(
         st.sampled_from(
@@ -1051,9 +970,7 @@ def _any_requests() -> st.SearchStrategy[tuple[str, str, dict[str, str], bytes]]
     )
     value = st.one_of(_json_values(), st.sampled_from(_ODD_VALUES))
     request = st.dictionaries(
-        st.sampled_from(
-            ["code", "test_cases", "stop_at_first_failure", "stdin", "language", "files", "run_timeout", "x"]
-        ),
+        st.sampled_from(["code", "test_cases", "stop_at_first_failure", "suite", "x"]),
         st.one_of(value, st.sampled_from([{"inputs": ["1"], "outputs": ["2"]}, "python", "print(1)"])),
         max_size=5,
     )

@@ -12,7 +12,6 @@ wrong, a request was not answered as documented, or something drifts.
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import os
@@ -413,30 +412,6 @@ class Clients:
         self._check_judged(case, answer.status_code, answer.content)
         self.record.tests += len(case.suite)
 
-    async def run_code(self) -> None:
-        """A request in SandboxFusion's format whose result is known."""
-        number = self.rng.randrange(10**9)
-        code, status, output = self.rng.choice((
-            ("print(int(input()) + 1)", "Success", f"{number + 1}\n"),
-            ("print(open('d/n.txt').read())", "Success", f"{number}\n"),
-            ("input()\nraise SystemExit(4)", "Failed", ""),
-            ("print(", "Failed", ""),
-        ))  # fmt: skip
-        body = {
-            "code": _unlike_any(code, self.rng),
-            "language": "python",
-            "stdin": f"{number}\n",
-            "run_timeout": 5,
-            "files": {"d/n.txt": base64.b64encode(str(number).encode()).decode()},
-        }
-        answer = await self.http.post("/evaluator/run_code", json=body, headers=self.headers)
-        self.record.tests += 1
-        if answer.status_code != 200:
-            raise AssertionError(f"{answer.status_code}: {answer.text}")
-        content = answer.json()
-        if content["status"] != status or content["run_result"]["stdout"] != output:
-            raise AssertionError(f"{content} in place of {status}, {output!r}")
-
     async def malformed(self) -> None:
         """A request that must be refused with a known status."""
         method, path, body, status = self.rng.choice(_MALFORMED)
@@ -516,10 +491,6 @@ _MALFORMED: tuple[tuple[str, str, bytes, int], ...] = (
     ("POST", "/evaluator", b'{"code": 1, ' + _SUITE + b"}", 422),
     ("POST", "/evaluator", b'{"code": "", "tests": 1, ' + _SUITE + b"}", 422),
     ("POST", "/evaluator", b'{"code": "", "test_cases": {"inputs": ["1"], "outputs": []}}', 422),
-    ("POST", "/evaluator/run_code", b"{", 400),
-    ("POST", "/evaluator/run_code", b'{"code": "", "language": "cpp"}', 422),
-    ("POST", "/evaluator/run_code", b'{"code": "", "files": {"../x": ""}}', 422),
-    ("POST", "/evaluator/run_code", b'{"code": "", "run_timeout": 0}', 422),
 )
 
 
@@ -527,10 +498,9 @@ async def _http(arguments: Arguments, record: Record, pid: int, environment: Map
     rng = random.Random(f"{arguments.seed} {record.requests}")
     token = environment.get("COBALT_JUDGE_TOKEN")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    clients = Clients(environment["COBALT_HTTP"], headers, record, rng)
+    clients = Clients(environment["COBALT_JUDGE_URL"].split()[0].removesuffix("/evaluator"), headers, record, rng)
     actions: dict[str, tuple[float, Callable[[], Awaitable[None]]]] = {
-        "judged": (60, clients.judge),
-        "run_code": (15, clients.run_code),
+        "judged": (75, clients.judge),
         "malformed": (15, clients.malformed),
         "large": (1, clients.large),
         "slow client": (3, clients.slow),

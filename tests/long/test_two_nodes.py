@@ -123,11 +123,11 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
             )
             for line in broken:
                 succeed(b.run("sh", "-c", line))
-            red = a.run(*CHECK, *checked, HF_TOKEN="secret", **OF_JOB)
+            red = a.run(*CHECK, *checked, **OF_JOB)
             assert red.returncode == 2, red.stderr
-            about = ("judge programs", "data_dir", "output", "HF_TOKEN")
+            about = ("judge programs", "data_dir", "output")
             named = {machine.host: named_for(machine.host, red.stderr, about) for machine in (a, b)}
-            assert named == {a.host: {"HF_TOKEN"}, b.host: set(about)}, red.stderr
+            assert named == {a.host: set(), b.host: set(about)}, red.stderr
             succeed(b.run("sh", "-c", f"umount {output} {data} $(command -v bwrap)"))
 
             (place / "go").touch()

@@ -14,8 +14,8 @@ from support import ROOT, square_problem, write_lines
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine import foreign as foreign_servers
 from cobalt.engine.api_flags import ApiFlags
-from cobalt.engine.credentials import Credentials
 from cobalt.engine.litellm_engine import LiteLLMEngine
+from cobalt.engine.provider_access import Credentials
 from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings

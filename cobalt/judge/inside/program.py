@@ -22,7 +22,7 @@ from types import CodeType, ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
 FILE_NAME = "main.py"
@@ -32,8 +32,6 @@ FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 # Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
 _MOST_WARNINGS = 100  # lines of a compiler's warnings that are kept
-# Modules that Python loads before a script runs: a script that imports them gets these, not a file next to it.
-_LOADED_FIRST = frozenset(("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "stat"))
 
 # Names of the graders that programs may define after they have used them, as in `gcd = gcd(a, b)`.
 _LIKELY = frozenset((
@@ -167,20 +165,15 @@ def prepare(packages: str, folder: str) -> None:
         sys.path.append(packages)
 
 
-def start_afresh(folder: str, name: str, modules: Iterable[str] = ()) -> dict[str, Any]:
+def start_afresh(folder: str, name: str) -> dict[str, Any]:
     """Finish the set-up in each process of a prepared program; returns the namespace of its module.
 
     Args:
         folder: The script's folder.
         name: Its `__name__`. With another than "__main__" its own main block does nothing.
-        modules: Names of modules in the script's folder, which take precedence over those of the standard library.
     """
     if _paper_guard is not None:
         _paper_guard.apply()
-    shadowed = set(modules) - _LOADED_FIRST - set(sys.builtin_module_names)
-    if shadowed:
-        for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] in shadowed]:
-            del sys.modules[loaded]
     if "random" in sys.modules:
         sys.modules["random"].seed()  # otherwise each test would draw the same numbers
     # The module is made after `gc.freeze`, so that the collector can free it at the end.

@@ -15,12 +15,12 @@ by a measurement every 50 ms, and by the kernel where the sandbox has a memory c
 
 A frame on the socket, in both directions, is a letter and two lengths, then an object and bytes. Objects arrive in
 `marshal`'s format, which needs no module, and are sent as JSON.
-    received   P limits, source | T {"files": {path: bytes}}, input | E (end of the program)
+    received   P limits, source | T input | E (end of the program)
     sent       R ready | C {"failure": text or null} | D facts, output | X {"status": n} (the compiler died)
 """
 
 # Every module loaded here, with every page of its memory, is copied for each test: no pathlib, json, re, typing.
-# ruff: noqa: PTH103, PTH109, PTH120, SIM105
+# ruff: noqa: PTH109, SIM105
 
 from __future__ import annotations
 
@@ -204,14 +204,12 @@ def _serve_program(
     gc.freeze()
     try:
         while True:
-            request, facts, stdin = _receive()
+            request, _, stdin = _receive()
             if request != b"T":
                 os._exit(0)
             if _run_test(options, limits, stdin):
-                files = facts.get("files", {})
-                _become_program(options, limits, source, files)
-                modules = {path.partition("/")[0].removesuffix(".py") for path in files}
-                return codes, program.start_afresh(folder, limits["module"], modules)
+                _become_program(options, limits, source)
+                return codes, program.start_afresh(folder, limits["module"])
     except _Closed:
         os._exit(_JUDGE_HAS_GONE)
 
@@ -491,7 +489,7 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
     return ticks, memory + stored, runnable
 
 
-def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes, files: dict[str, bytes]) -> None:
+def _become_program(options: dict[str, Any], limits: dict[str, Any], source: bytes) -> None:
     """Give up everything of the compiler: its session, privileges, descriptors and limits."""
     try:
         os.setsid()  # this also makes a process group and an autogroup of its own
@@ -509,23 +507,16 @@ def _become_program(options: dict[str, Any], limits: dict[str, Any], source: byt
         else:
             _set_limits(limits, 0)
         os.closerange(_READY + 1, 1 << 20)
-        _write_new(program.FILE_NAME, source)  # shown in tracebacks
+        # For tracebacks. Without `open`, whose text layers cost a test's process dozens of page faults.
+        own = os.open(program.FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        _write_all(own, source)
+        os.close(own)
         _write_all(_ERRORS, limits["warnings"])
-        for path, contents in files.items():
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            _write_new(path, contents)
         os.eventfd_write(_READY, 1)
         os.close(_READY)
     except BaseException as error:  # noqa: BLE001 - a failure to isolate must not become a verdict
         os.write(_ERRORS, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
-
-
-def _write_new(path: str, data: bytes) -> None:
-    """Write a file without `open`, whose text layers cost a test's process dozens of page faults."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    _write_all(descriptor, data)
-    os.close(descriptor)
 
 
 def _cpu_limit(limits: dict[str, Any]) -> int:

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import marshal
@@ -14,7 +13,6 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -167,19 +165,17 @@ class Sandbox:
         self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
-    async def run(self, stdin: bytes, files: Mapping[str, str] | None = None) -> Execution:
-        """Run the opened program once on one input, with files in its folder (contents in base64, by relative path).
+    async def run(self, stdin: bytes) -> Execution:
+        """Run the opened program once on one input.
 
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        contents = {path: base64.b64decode(text) for path, text in (files or {}).items()}
-        size = len(stdin) + sum(map(len, contents.values()))
-        if self._cgroup is not None and size > _LARGE_INPUT:
+        if self._cgroup is not None and len(stdin) > _LARGE_INPUT:
             # The input is in memory three times: in transfer, in the compiler and as a file.
-            self._cgroup.raise_to(self._limits.memory_bytes + 3 * size, self._limits.processes)
+            self._cgroup.raise_to(self._limits.memory_bytes + 3 * len(stdin), self._limits.processes)
         try:
-            await self._send(b"T", {"files": contents}, stdin)
+            await self._send(b"T", None, stdin)
             kind, facts, data = await self._reply()
             if kind != b"D":
                 self.healthy = False

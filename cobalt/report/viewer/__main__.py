@@ -15,28 +15,21 @@ class Arguments:
     """Make one HTML file that shows every trajectory of one or two runs; it needs no server."""
 
     runs: tyro.conf.Positional[tuple[str, ...]]
-    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, evaluated
-    files, or single-turn results; NAME=PATH names a run."""
+    """One run, or two on the same problems to show side by side: folders that scripts/multi_turn.sh wrote, or evaluated
+    files; NAME=PATH names a run."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("view.html")
     """The HTML file to write."""
     hacking: tuple[str, ...] = ()
-    """Hacking events, from extract_turn_level_errors.py or run_llm_judge.py: FILE, or NAME=FILE with two runs."""
-    programs_only: bool = False
-    """Show only the programs of responses, without thinking and explanations; the page gets smaller."""
+    """Hacking events of a run, as NAME=FILE; the page marks their turns."""
 
 
 def main(arguments: Arguments) -> int:
     """Write the page; the exit code."""
     from cobalt.report.runs import named_paths
-    from cobalt.report.viewer.page import hacking_files, write_viewer
+    from cobalt.report.viewer.page import write_viewer
 
     runs = named_paths(arguments.runs)
-    problems = write_viewer(
-        runs,
-        arguments.output_file,
-        hacking=hacking_files(runs, arguments.hacking),
-        programs_only=arguments.programs_only,
-    )
+    problems = write_viewer(runs, arguments.output_file, hacking=named_paths(arguments.hacking))
     size = arguments.output_file.stat().st_size / 2**20
     Console().print(
         f"wrote {arguments.output_file} ({size:.1f} MiB; problems: {problems})\nnext: open it in a browser",

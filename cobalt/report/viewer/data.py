@@ -45,13 +45,12 @@ class ProblemData(NamedTuple):
     piece: dict[str, Any]
 
 
-def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, with_responses: bool) -> ProblemData:
+def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent]) -> ProblemData:
     """What the page has of one evaluated problem in one run.
 
     Args:
-        group: The problem and its trajectories, as `cobalt.rollout.evaluate_single.read_evaluated` gives them.
+        group: The problem and its trajectories, as `cobalt.episode.record.read_trajectories` gives them.
         events: The hacking events of this problem.
-        with_responses: Whether the piece holds whole responses, thinking included, or programs only.
 
     Raises:
         UserError: the problem is not evaluated, or an event is not of this run.
@@ -61,7 +60,7 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent], *, 
     rates = [trajectory.hidden_pass_rates for trajectory in group.trajectories]
     texts: _Texts = {}
     samples = [
-        [_turn(turn, rate, texts, with_responses) for turn, rate in zip(trajectory.turns, row, strict=True)]
+        [_turn(turn, rate, texts) for turn, rate in zip(trajectory.turns, row, strict=True)]
         for trajectory, row in zip(group.trajectories, rates, strict=True)
     ]
     _mark_events(samples, events, list(texts))
@@ -118,12 +117,11 @@ def _index(texts: _Texts, text: str | None) -> int | None:
     return None if text is None else texts.setdefault(text, len(texts))
 
 
-def _turn(turn: Turn, rate: float, texts: _Texts, with_responses: bool) -> dict[str, Any]:
+def _turn(turn: Turn, rate: float, texts: _Texts) -> dict[str, Any]:
     """One turn: indices into `texts`, a digit of `KINDS` for each test, tokens and times; absent fields left out."""
     entry: dict[str, Any] = {"rate": rate, "program": _index(texts, turn.program)}
-    if with_responses:
-        thinking, answer = _parts(turn.response)
-        entry |= {"response": _index(texts, answer)} | ({"thinking": _index(texts, thinking)} if thinking else {})
+    thinking, answer = _parts(turn.response)
+    entry |= {"response": _index(texts, answer)} | ({"thinking": _index(texts, thinking)} if thinking else {})
     if (result := turn.public_result) is not None:
         entry |= {
             "public": _digits([verdict.kind for verdict in result.verdicts]),

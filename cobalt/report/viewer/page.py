@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from cobalt.episode.record import read_trajectories
 from cobalt.hacking.events import HackingEvent, read_events
 from cobalt.problems.problem import ProblemId
 from cobalt.report.comparison import problem_difference
-from cobalt.report.runs import evaluation_file, named_paths, problem_digest, recorded_model
+from cobalt.report.runs import evaluation_file, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
-from cobalt.rollout.evaluate_single import read_evaluated
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.files import check_replaceable
@@ -38,17 +38,13 @@ _SCRIPTS = (
 )
 
 
-def write_viewer(
-    runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str, Path] | None = None, programs_only: bool = False
-) -> int:
+def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str, Path] | None = None) -> int:
     """Write one HTML file that shows every trajectory of one or two evaluated runs, replacing one that is there.
 
     Args:
-        runs: By name, folders that scripts/multi_turn.sh wrote, evaluated files, or single-turn results; two must have
-            the same problems.
+        runs: By name, folders that scripts/multi_turn.sh wrote, or evaluated files; two must have the same problems.
         output: The page; what made it goes beside it, as `.run.json`.
         hacking: Files of hacking events, by the name of the run.
-        programs_only: Show only the programs of responses, without thinking and explanations; the page gets smaller.
 
     Returns:
         How many problems it holds.
@@ -72,7 +68,7 @@ def write_viewer(
         of_first: dict[ProblemId, str] = {}
         for name, path in evaluations.items():
             events = read_events(hacking[name]) if name in hacking else []
-            problems = _add_run(pieces, listed, path, events, with_responses=not programs_only)
+            problems = _add_run(pieces, listed, path, events)
             of_first = of_first or problems
             if difference := problem_difference(first, of_first, name, problems):
                 raise UserError(
@@ -86,21 +82,9 @@ def write_viewer(
             "stage": "viewer",
             "evaluations": {name: file_digest(path) for name, path in evaluations.items()},
             "hacking": {name: file_digest(path) for name, path in hacking.items()},
-            "programs_only": programs_only,
         }
         open_manifest(output, arguments)
     return len(listed)
-
-
-def hacking_files(runs: Mapping[str, Path], texts: Sequence[str]) -> dict[str, Path]:
-    """Files of hacking events by the name of their run: NAME=FILE, or FILE alone if there is one run.
-
-    Raises:
-        UserError: two files for one run, or a FILE alone with several runs.
-    """
-    if len(runs) == 1 and len(texts) == 1 and (Path(texts[0]).exists() or "=" not in texts[0]):
-        return {next(iter(runs)): Path(texts[0])}
-    return named_paths(texts)
 
 
 def _add_run(
@@ -108,8 +92,6 @@ def _add_run(
     listed: dict[ProblemId, dict[str, Any]],
     evaluation: Path,
     all_events: Sequence[HackingEvent],
-    *,
-    with_responses: bool,
 ) -> dict[ProblemId, str]:
     """Write the piece of each problem of a run, and add what the page's list has of it; the problems' digests."""
     events: dict[ProblemId, list[HackingEvent]] = defaultdict(list)
@@ -118,11 +100,11 @@ def _add_run(
     positions = {identifier: position for position, identifier in enumerate(listed)}
     number = 1 if listed else 0
     problems: dict[ProblemId, str] = {}
-    for group in read_evaluated(evaluation):
+    for group in read_trajectories(evaluation):
         identifier = group.problem.id
         problems[identifier] = problem_digest(group.problem)
         with naming(f"{evaluation}: record {identifier!r}"):
-            data = problem_data(group, events.pop(identifier, ()), with_responses=with_responses)
+            data = problem_data(group, events.pop(identifier, ()))
         if number == 0:
             positions[identifier] = len(listed)
             listed[identifier] = data.facts | {"runs": []}

@@ -141,11 +141,11 @@ class OfflineTrainer:
     def _updated(self, places: Sequence[int], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
         """One update of the policy on some groups; what is known of it."""
         groups = [self._train[place] for place in places]
-        tokens = [row.length for group in groups for row in group.rows]
+        tokens = [row.length for group in groups for row in group]
         counts = {
             "training/responses": float(len(tokens)),
             "training/tokens": float(sum(tokens)),
-            "training/response_tokens": float(sum(len(row.response) for group in groups for row in group.rows)),
+            "training/response_tokens": float(sum(len(row.response) for group in groups for row in group)),
         }
         if not tokens:  # nothing to learn from, on any rank: the policy stays, and the schedule goes on
             return counts | {"actor/lr": float(self._engine.lr_scheduler_step())}
@@ -164,7 +164,7 @@ class OfflineTrainer:
         self, groups: Sequence[TokenGroup], places: Sequence[Place], start: Sequence[LogProbs] | None = None
     ) -> Any:
         config = self._config.data
-        rows = [groups[place.group].rows[place.row] for place in places]
+        rows = [groups[place.group][place.row] for place in places]
         return tensordict_utils.get_tensordict(
             tensor_dict=batch(rows, start, [place.counts for place in places]),
             non_tensor_dict={
@@ -191,13 +191,13 @@ class OfflineTrainer:
             tensordict_utils.assign_non_tensor(data, compute_loss=False)
             for place, values in zip(places, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True):
                 if place.counts:
-                    own[place.group, place.row] = response_values(groups[place.group].rows[place.row], values)
+                    own[place.group, place.row] = response_values(groups[place.group][place.row], values)
         gathered = [own]
         if self._ranks > 1:
             gathered = [{} for _ in range(self._ranks)]
             torch.distributed.all_gather_object(gathered, own, self._engine.get_data_parallel_group())
         merged = {place: values for part in gathered for place, values in part.items()}
-        return [[merged[at, row] for row in range(len(group.rows))] for at, group in enumerate(groups)]
+        return [[merged[at, row] for row in range(len(group))] for at, group in enumerate(groups)]
 
     def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
         """The log-probs under the starting policy, from the run's folder if they are there. Call it before training."""
@@ -210,9 +210,9 @@ class OfflineTrainer:
                     np.save(handle, flat)
             torch.distributed.barrier()
             return values
-        lengths = [len(row.response) for group in groups for row in group.rows]
+        lengths = [len(row.response) for group in groups for row in group]
         parts = iter(np.split(np.load(path), np.cumsum(lengths)[:-1]))
-        return [[next(parts) for _ in group.rows] for group in groups]
+        return [[next(parts) for _ in group] for group in groups]
 
     def _validated(self, start: Sequence[Sequence[LogProbs]], step: int) -> dict[str, float]:
         """How the policy sees the responses of the validation groups."""
@@ -246,7 +246,7 @@ def equal_groups(groups: Sequence[TokenGroup]) -> float:
     Groups without a row do not count; at least one must have one. With the estimator sft, which compares no rewards,
     the share is 1.
     """
-    advantages = [[row.advantage for row in group.rows] for group in groups if group.rows]
+    advantages = [[row.advantage for row in group] for group in groups if group]
     return float(np.mean([max(values) - min(values) < _ROUNDING for values in advantages]))
 
 
@@ -265,7 +265,7 @@ def validation_metrics(
         where there are such responses); `validation/kl`, the mean of exp(l - l0) - (l - l0) - 1 of a token. On samples
         of the starting policy (temperature 1) that is an unbiased estimate of KL(start || policy).
     """
-    rows = [row for group in groups for row in group.rows]
+    rows = [row for group in groups for row in group]
     values = [value for group in now for value in group]
     change = np.concatenate(values).astype(np.float64) - np.concatenate([value for group in start for value in group])
     metrics = {"validation/kl": float((np.exp(change) - change - 1).mean())}

@@ -106,7 +106,6 @@ function drawBody(piece, entries, turn) {
   const { program, response, thinking } = entries[turn];
   const note = (text) => [make("p", { class: "facts" }, text)];
   if (chosen.view === "responses") {
-    if (response === undefined) return note("This page was made without responses (--programs_only).");
     const [before, answer] = [piece.texts[thinking], piece.texts[response]];
     return [
       before === undefined ? null

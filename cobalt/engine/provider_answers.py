@@ -1,17 +1,25 @@
-"""The cause of a provider's error: the status alone does not tell, so its words are read as well.
+"""What a provider really sent: the text, the counts and the errors of its answers, and the cause of an error.
 
-Providers use one status for many causes: 403 for a refused key, an empty account and a flagged prompt; 400 for a prompt
-that is too long and for a `max_tokens` that can never fit; 429 for a rate and for an empty account. No request is made
-here.
+LiteLLM changes some answers, rejects others, and takes some failures for answers: it moves `<think>...</think>` out of
+the text, cannot represent content that is a list of parts, and reads a choice that reports an error as one that
+stopped. So answers of OpenAI's form are read as the provider sent them.
+
+The status of an error does not tell its cause, so its words are read as well: 403 stands for a refused key, an empty
+account and a flagged prompt; 400 for a prompt that is too long and for a `max_tokens` that can never fit; 429 for a
+rate and for an empty account. No request is made here.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from cobalt.episode.trajectory import FinishReason
 from cobalt.stage.errors import InfrastructureError
+
+Body = Mapping[str, Any]
 
 
 class ProviderFailure(InfrastructureError):
@@ -103,3 +111,74 @@ class ProviderError:
         if self.status in (400, 422) and _MAX_TOKENS.search(self.words) and "with higher" not in self.words:
             return Cause.MAX_TOKENS
         return Cause.TRANSIENT if self.status in (408, 409, 429) or self.status >= 500 else Cause.REQUEST
+
+
+# OpenRouter and vLLM; vLLM and SGLang; DeepSeek, which was out of resources.
+_FAILED = ("error", "abort", "aborted", "insufficient_system_resource")
+_CUT = ("length", "model_length", "model_context_window_exceeded")  # the last two: Mistral, and Anthropic or Zhipu
+_TEXT_PARTS = (None, "text", "output_text")
+
+
+def read_body(original: object) -> Body:
+    """The JSON object that a response consists of; {} if it is none."""
+    if isinstance(original, str):
+        try:
+            original = json.loads(original)
+        except ValueError:
+            return {}
+    return original if isinstance(original, Mapping) else {}
+
+
+def error_inside(body: Body) -> object:
+    """The error that stands in the body of a response with status 200, or None: of the whole body, or of its choice.
+
+    A choice whose finish reason is a failure has an error, even if nothing describes it. Some providers send an empty
+    error with every answer.
+    """
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    for error in (body.get("error"), choice.get("error")):
+        if any(map(error.get, ("message", "code", "type"))) if isinstance(error, Mapping) else error:
+            return error
+    reason = str(choice.get("finish_reason") or "").lower()
+    if reason in _FAILED or reason.endswith("_error"):
+        return f"the provider ended the answer with finish_reason {reason!r}"
+    return None
+
+
+def read_answer(answer: Body, read: Body) -> tuple[str, FinishReason, str]:
+    """Text and finish reason of a chat completion of OpenAI's form, and what went wrong ("" if there is a text).
+
+    `read` is LiteLLM's reading of it ({} without one), which knows the providers' own names of finish reasons.
+
+    Raises:
+        KeyError, TypeError, AttributeError: it is malformed.
+    """
+    if not answer["choices"]:
+        return "", "error", "the provider sent no choice"
+    choice = answer["choices"][0]
+    message = choice["message"]
+    text = _text(message.get("content"))
+    reasons = [each.get("finish_reason") for each in (choice, *read.get("choices", ()))]
+    if "content_filter" in reasons:
+        return text, "error", "the provider's content filter ended the answer"
+    refusal = message.get("refusal") or (message.get("provider_specific_fields") or {}).get("refusal")
+    problem = f"the model refused: {refusal}" if refusal else "the provider sent no text"
+    cut = any(reason in _CUT for reason in reasons)
+    return text, "length" if cut else "stop", "" if text else problem
+
+
+def usage_of(answer: Body) -> dict[str, Any]:
+    """An answer's counts of tokens without those that are None; {} if it has none, for which LiteLLM has zeros."""
+    usage = answer.get("usage") or {}
+    counted = usage.get("prompt_tokens") or usage.get("completion_tokens")
+    return {name: value for name, value in usage.items() if value is not None} if counted else {}
+
+
+def _text(content: str | Mapping[str, Any] | list[Any] | None) -> str:
+    """A message's content as text; thinking, reasoning and refusals among its parts are left out."""
+    if isinstance(content, list):
+        return "".join(map(_text, content))
+    if isinstance(content, Mapping):
+        return content.get("text") or "" if content.get("type") in _TEXT_PARTS else ""
+    return content or ""
