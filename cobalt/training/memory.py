@@ -97,15 +97,14 @@ class Run:
         moments = trained * next((count for kind, count in kinds.items() if kind in optimizer), 2)
         states = {"weights": whole / ranks, "gradients": trained / ranks, "optimizer": moments / ranks}
         other = [Need("disk", self._files({"model": whole, "optimizer": moments}), free)]
-        if self.online:
-            other.append(Need("shared memory", {"batches, messages": shared_memory_needed(self.config)}, shared))
+        messages = shared_memory_needed(self.config) if self.online else 0
+        other += [Need("shared memory", {"batches, messages": messages}, shared)] * self.online
         work = self._pass(int(self[self.update] or 1), backward=True)
         if self.on_cpu:
             host: dict[str, float] = {"processes": _CPU_ONLINE if self.online else each * _CPU_OFFLINE}
-            host |= {name: each * value for name, value in (states | work).items()}
+            host |= {name: each * value for name, value in (states | work).items()} | {"shared memory": messages}
             if self.online:
                 host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
-                host["shared memory"] = other[-1].total
             return [Need("host memory", host, memory), *other]
         no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
         cuda = {"CUDA": (1 + self.online) * _CUDA}
