@@ -145,13 +145,11 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         lines.write(name, purpose, files["test"], at / row.slug, models[row], "--turns 3 -n 1")
 
     def grpo(row: Row, method: str, data: Path, steps: int) -> None:
-        purpose = f"Train {row.name} by GRPO, {steps} steps."
+        name, purpose = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps."
         # The learning rate of the profile moves nothing in so few steps.
         settings = f"{length(steps, save_every=min(4, steps))} actor_rollout_ref.actor.optim.lr=1e-5"
         settings += f" data.max_prompt_length={_LONGEST_PROMPT} data.max_response_length={scale.max_tokens}"
-        lines.train(
-            f"{row.slug}_training", purpose, method, data, models[row.start or BASE], _run(at, row), settings, profile="cpu"
-        )
+        lines.train(name, purpose, method, data, models[row.start or BASE], _run(at, row), settings, profile="cpu")
 
     if arguments.model is None:
         lines.add("base_model", "Make the model's folder.", "python scripts/smollm2.py {base}", base, base=base)
