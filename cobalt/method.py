@@ -3,8 +3,8 @@
     python -m cobalt.method pocket/seed0/model pocket/seed0/data/train.jsonl
 
 A reference model writes trajectories once (`collect`), which are selected and cut into contexts (`contexts_of`). A step
-is then single-turn GRPO: the policy completes contexts, for a reward from running its programs (`complete`), and learns
-from advantages (`grpo`, `loss`, `update`). All that is imported is what stages and training on veRL call, too.
+is then single-turn GRPO: the policy completes contexts, gets a reward for its programs (`complete`), and learns from
+advantages (`grpo`, `loss`, `update`). All imports serve the stages and training on veRL, too.
 """
 
 import asyncio
@@ -147,4 +147,5 @@ async def cobalt(problems: Sequence[Problem], policy: TorchPolicy, own: Settings
 
 
 if __name__ == "__main__":
-    asyncio.run(cobalt(load_problems(Path(sys.argv[2]))[:100], TorchPolicy.load(Path(sys.argv[1])), Settings()))
+    model, problems = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
+    asyncio.run(cobalt(load_problems(Path(problems))[:100], TorchPolicy.load(Path(model)), Settings()))
