@@ -30,7 +30,8 @@ from cobalt.reward import RewardSettings, compute_reward, program_to_judge
 from cobalt.stage import cli
 
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "verl").glob("*.md"), *(ROOT / "tests").glob("*.md")]
+    [page for folder in (".", "verl", "tests", "benchmarks") for page in (ROOT / folder).glob("*.md")]
+    + [*(ROOT / "docs").rglob("*.md")]
 )
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
