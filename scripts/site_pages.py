@@ -20,6 +20,7 @@ PAGES = {
     "CITATION.cff": "CITATION.cff",
     "cobalt/method.py": "method.py",
     "verl/README.md": "verl.md",
+    "benchmarks/README.md": "benchmarks.md",
 }
 SOURCES = {page: source for source, page in PAGES.items()}
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")

@@ -18,6 +18,7 @@ from cobalt.report.runs import EVALUATION, Run, TurnUsage, read_run
 from cobalt.report.tables import Table
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 from studies.costs import batch_of, command_seconds, training_seconds
 from studies.flags import StudyFlags
 from studies.lines import Lines, length
@@ -274,8 +275,10 @@ def _spent(folder: Path, row: Row) -> list[str]:
     """Steps of training, minutes, and generated tokens of a row."""
     data = [name for origin in row.origins for name in origin.data]
     seconds, steps = command_seconds(folder, data), 0
-    written = {"collection": folder / "collection", "submissions": folder / "submissions.jsonl"}
-    tokens: float = sum(_tokens(read_run(name, written[name])) for name in data if name in written)
+    tokens: float = _tokens(read_run("collection", folder / "collection")) if "collection" in data else 0
+    if "submissions" in data:
+        records = read_records(folder / "submissions.jsonl")
+        tokens += sum(sum(filter(None, record["completion_tokens"])) for record in records)
     for origin in row.origins:
         run = _run(folder, origin)
         trained = [metrics for step, metrics in read_metrics(run) if step > 0]

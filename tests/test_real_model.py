@@ -101,8 +101,10 @@ def measured(tmp_path):
         tmp_path / "steps.jsonl",
         [{"id": i, "step": name, "seconds": s, "services_seconds": 5.0} for i, (name, s) in enumerate(steps)],
     )
-    make_run(tmp_path / "made", [[[1.0]]], completion_tokens=[[[700]]])
-    (tmp_path / "made" / "evaluation.jsonl").rename(tmp_path / "submissions.jsonl")
+    write_lines(
+        tmp_path / "submissions.jsonl",
+        [{"id": 1, "completion_tokens": [300, None]}, {"id": 2, "completion_tokens": [400, 0]}],
+    )
     run = tmp_path / "sft_training"
     run.mkdir()
     (run / "config.yaml").write_text("data: {train_batch_size: 8}\n")
@@ -120,10 +122,15 @@ def test_the_table_has_the_figures_of_the_run_folders_and_says_which_rows_are_no
     base, sft = (
         [*map(str.strip, line.split("|")[1:-1])] for line in text.splitlines() if line.startswith(("| base", "| SFT"))
     )
-    assert [cell.partition(" ")[0] for cell in (base[1], base[3], sft[1], sft[3])] == ["25.0", "50.0", "75.0", "75.0"]
-    assert [cell.partition(" ")[0] for cell in (base[2], sft[2], sft[4])] == ["", "+50.0\\*", "+25.0\\*"]
-    assert base[5:7] == ["0", "0"]
-    assert sft[5:7] == ["3", "3"], "three steps of 20 s, and 85 + 30 s for the data"
+    assert [cell.partition(" ")[0] for cell in (base[2], base[4], sft[2], sft[4])] == ["25.0", "50.0", "75.0", "75.0"]
+    assert [cell.partition(" ")[0] for cell in (base[3], sft[1], sft[3], sft[5])] == [
+        "",
+        "base",
+        "+50.0\\*",
+        "+25.0\\*",
+    ]
+    assert base[6:9] == ["0", "0", "0"]
+    assert sft[6:9] == ["3", "3", "700"], "three steps of 20 s, and 85 + 30 s for the data"
     for name in ("offline RL", "FT", "FT-Cobalt"):
         assert name in text.partition("Not measured yet")[2]
     with (measured / "page" / "real_model.csv").open() as file:

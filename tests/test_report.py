@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 from support import square_problem, write_lines, write_report
-from test_scripts import assert_user_error
+from test_scripts import assert_each_is_refused
 from test_scripts import run as run_script
 
 from cobalt.episode.record import read_trajectories
@@ -358,7 +358,7 @@ def test_mistakes_get_one_sentence(tmp_path):
     for runs, options, message in cases:
         with pytest.raises(UserError, match=message):
             write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
-    assert_user_error(run_script("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl"), "cannot read")
+    assert_each_is_refused([("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl")], ["cannot read"])
 
 
 def test_a_report_of_somebody_else_stays_as_it_is(tmp_path):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from chromium import CHROMIUM, Chromium
 from support import square_problem, trajectories_of, write_lines
-from test_scripts import assert_user_error
+from test_scripts import assert_each_is_refused
 from test_scripts import run as run_script
 
 import cobalt.report.viewer.page
@@ -264,7 +264,7 @@ def test_mistakes_get_one_sentence(tmp_path):
     for arguments, message in cases:
         with pytest.raises(UserError, match=message):
             write_viewer(**arguments)
-    assert_user_error(run_script("-m", "cobalt.report.viewer", tmp_path / "none"), "there is no run")
+    assert_each_is_refused([("-m", "cobalt.report.viewer", tmp_path / "none")], ["there is no run"])
 
 
 def test_the_command_writes_the_page(tmp_path):
