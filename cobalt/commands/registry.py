@@ -89,7 +89,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Results": {
         "report": Command(
-            "Compare evaluated runs: tables (markdown, CSV, LaTeX) and plots.",
+            "Compare evaluated runs: tables (markdown, CSV) and plots.",
             "cobalt.report.__main__",
             "runs/base runs/trained -o report",
         ),
