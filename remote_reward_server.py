@@ -1,7 +1,7 @@
 """The judge as a Ray Serve app: `serve run remote_reward_server:app --name evaluator --route-prefix /evaluator`.
 
-Settings are `key=value` arguments of `serve run`, `COBALT_JUDGE_<NAME>` variables or a file (`config=judge.yaml`);
-their names, units and defaults are in `cobalt.judge.settings` and `cobalt.serving.settings`.
+Settings are `key=value` arguments of `serve run` or `COBALT_JUDGE_<NAME>` variables; their names, units and defaults
+are in `cobalt.judge.settings` and `cobalt.serving.settings`.
 """
 
 import sys

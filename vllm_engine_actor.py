@@ -3,8 +3,8 @@ r"""vLLM as a Ray Serve app.
     serve run vllm_engine_actor:app model=Qwen/Qwen3-8B num_replicas=2 tensor_parallel_size=2 \
         --name vllm_actor --route-prefix /vllm_actor
 
-Settings are `key=value` arguments, `COBALT_VLLM_<NAME>` variables or a file (`config=engine.yaml`); their names and
-defaults are in `cobalt.serving.settings`.
+Settings are `key=value` arguments or `COBALT_VLLM_<NAME>` variables; their names and defaults are in
+`cobalt.serving.settings`.
 """
 
 import sys

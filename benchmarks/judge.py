@@ -109,9 +109,10 @@ async def _direct(settings: JudgeSettings, programs: int) -> Measurement:
         await judge.judge(PROGRAM, suite)
         started = time.monotonic()
         results = await asyncio.gather(*(judge.judge(PROGRAM, suite) for _ in range(programs)))
+        seconds = time.monotonic() - started
     if not all(result.all_passed for result in results):
         raise SystemExit("a trivial program failed; nothing was measured")
-    return Measurement(programs * TESTS, time.monotonic() - started)
+    return Measurement(programs * TESTS, seconds)
 
 
 def _fresh(command: list[str], number: int) -> bool:

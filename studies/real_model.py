@@ -109,7 +109,7 @@ ROWS = (BASE, SFT, OFFLINE, FT, COBALT)
 
 @dataclass(frozen=True)
 class Arguments(StudyFlags):
-    """Take a small pretrained model through every method on MBPP, on two CPU cores, in about seven hours.
+    """Take a small pretrained model through every method on MBPP, on two CPU cores, in about four hours.
 
     Stop it whenever you like: the same command goes on where it stopped.
     """

@@ -16,6 +16,7 @@ from cobalt.commands.registry import COMMANDS
 from cobalt.commands.serve import explanation
 from cobalt.commands.try_problems import Arguments
 from cobalt.datasets.split_tests import SplitSettings, split, split_problem_file, split_tests
+from cobalt.engine.model_name import fingerprint
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.stage import serve_state
 from cobalt.stage.errors import UserError
@@ -267,10 +268,11 @@ def test_few_hidden_tests_are_warned_of(tmp_path, caplog, tests, warned):
 
 def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engine_starts(tmp_path):
     source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    model = tmp_path / "one"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    (model / "model.safetensors").touch()
+    model, other, namesake = models = [tmp_path / name for name in ("one", "two", "other/one")]
+    for folder in models:
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}" + " " * len(str(folder)))
+        (folder / "model.safetensors").touch()
     # In place of vLLM: what starts the engine imports it first.
     started = tmp_path / "started"
     (tmp_path / "vllm").mkdir()
@@ -278,12 +280,13 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engin
     given = Arguments(source, tmp_path / "run", model=str(model))
     split_problem_file(source, given.sample_settings().input_file)
     settings = given.sample_settings()
-    open_manifest(settings.output_file, {"stage": "single_turn"} | settings.decisive(), [settings.input_file])
+    made = {"stage": "single_turn", "engine": {"model": "one", "fingerprint": fingerprint(model)}} | settings.decisive()
+    open_manifest(settings.output_file, made, [settings.input_file])
     write_lines(settings.output_file, [own("a", 9)])
 
     def run_try(*flags):
         path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        words = ["try", source, "--model", model, "-o", tmp_path / "run", *flags]
+        words = ["try", source, "-o", tmp_path / "run", *([] if "--model" in flags else ["--model", model]), *flags]
         return cobalt(*words, PYTHONPATH=path, HOME=str(tmp_path))
 
     for flags, named in (
@@ -291,6 +294,8 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engin
         (["-n", "3"], "generation.n"),
         (["--prompts", "pocket"], "prompts"),
         (["--public_tests", "2"], "problems.jsonl"),
+        (["--model", other], "engine.model"),
+        (["--model", namesake], "engine.fingerprint"),
     ):
         assert named in in_one_sentence(run_try(*flags))
     assert not started.exists()

@@ -232,6 +232,18 @@ def test_a_streamed_chat_is_the_same_in_pieces(client, name):
 
 
 @marked
+def test_stop_and_logprobs_are_honoured(client, name):
+    sampling = {"model": name, "messages": GREETING, "temperature": 0, "max_tokens": 32}
+    whole = client.chat.completions.create(**sampling, logprobs=True, top_logprobs=2).choices[0]
+    text = whole.message.content
+    assert "".join(token.token for token in whole.logprobs.content).startswith(text)
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in whole.logprobs.content)
+    stop = text[len(text) // 2 :][:3]
+    cut = client.chat.completions.create(**sampling, stop=[stop]).choices[0]
+    assert cut.message.content == text[: text.index(stop)] and cut.finish_reason == "stop"
+
+
+@marked
 def test_an_error_has_openais_form_and_the_clients_class(client, name):
     import openai
 

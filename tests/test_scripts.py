@@ -9,6 +9,9 @@ import pytest
 from outside import run_commands
 from support import ROOT, square_problem, write_lines
 
+from cobalt.problems.problem import load_problems
+from cobalt.stage.errors import UserError
+
 SCRIPTS = ["run_single_turn_vllm.py", "run_multi_turn_vllm.py", "eval_multi_turn.py"]
 
 
@@ -27,6 +30,28 @@ def assert_each_is_refused(commands, names, folder=ROOT):
         assert code == 2, (named, said)
         assert all(name in " ".join(said.split()) for name in ([named] if isinstance(named, str) else named)), said
         assert "Traceback" not in said
+
+
+BAD_FILES = {
+    "line 2: field 'question' is missing": json.dumps(square_problem(1)) + '\n{"id": 2}\n',
+    "the file holds no problem": "",
+    "nested too deeply": '{"id":' + "[" * 100_000,
+    "line 1: not valid JSON \\(a number has": f'{{"id": {"9" * 60_000}}}',
+    "line 1: not Unicode text": json.dumps(square_problem(1, question="half a \ud800 pair")),
+}
+
+
+@pytest.mark.parametrize("named", BAD_FILES)
+def test_a_bad_problem_file_is_refused_by_line_and_field(tmp_path, named):
+    (tmp_path / "p.jsonl").write_text(BAD_FILES[named])
+    with pytest.raises(UserError, match=named):
+        load_problems(tmp_path / "p.jsonl")
+
+
+def test_help_of_a_script_imports_neither_ray_nor_torch():
+    finished = run("-X", "importtime", "run_multi_turn_vllm.py", "--help")
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert finished.returncode == 0 and not imported & {"ray", "torch", "vllm", "transformers", "verl"}
 
 
 BAD_FLAGS = {

@@ -11,7 +11,8 @@ from pydantic.dataclasses import dataclass
 from rich.console import Console
 
 from cobalt.datasets.split_tests import split_problem_file
-from cobalt.engine.model_check import check_model
+from cobalt.engine.model_check import check_model, model_path
+from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import EngineOnUse, engine_urls
 from cobalt.episode import TruncatedThinking
 from cobalt.judge.opening import open_judge
@@ -26,6 +27,7 @@ from cobalt.rollout.evaluate import TurnsOutcome, TurnsSettings, evaluate_turns
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import SamplingFlags
 from cobalt.rollout.single_turn import SampleSettings, sample
+from cobalt.stage.manifest import check_made_with
 from cobalt.stage.run import Flag, Outcome, quoted
 from cobalt.stage.serve_state import use_running_services
 from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
@@ -99,9 +101,12 @@ def main(arguments: Arguments) -> int:
     use_running_services(
         model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
     )
-    arguments.repair_settings()  # whose flags are checked, too
+    repairing = arguments.repair_settings()
     if arguments.model is not None and not engine_urls(arguments.engine_url):
         check_model(arguments.model)
+        # A finished run starts no engine that would notice that it is of another model.
+        for settings in (sampling, repairing):
+            check_made_with(settings.output_file, {"engine": _identity(arguments.model)})
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
@@ -112,6 +117,12 @@ def main(arguments: Arguments) -> int:
         return 1
     _report(arguments, *outcomes)
     return 0
+
+
+def _identity(model: str) -> dict[str, str]:
+    """What manifests say of a model in this process, which is not loaded for it."""
+    path = model_path(model)
+    return {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())} if path else {"model": model}
 
 
 async def _steps(arguments: Arguments, sampling: SampleSettings) -> tuple[Outcome, TurnsOutcome] | None:

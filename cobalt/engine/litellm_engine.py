@@ -34,6 +34,7 @@ from cobalt.engine.provider_answers import (
     ProviderError,
     ProviderFailure,
     error_inside,
+    left_of_context,
     read_answer,
     read_body,
     usage_of,
@@ -246,7 +247,7 @@ class LiteLLMEngine:
             if answer[0].finish_reason == "prompt_too_long":
                 # As in the project's own engine, the answer may take what the conversation leaves of the context.
                 rest = {name: value for name, value in parameters.items() if name != "max_tokens"}
-                answer = await self._send(conversation, rest)
+                answer = await self._send(conversation, rest | left_of_context(answer[0].message))
             return answer
 
     async def _send(self, conversation: list[Message], parameters: Mapping[str, Any]) -> _Answer:

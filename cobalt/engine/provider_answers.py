@@ -54,6 +54,7 @@ _LENGTH = re.compile(
     r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
     r"|(?:prompt|input)`? is too long|must have less than \d+ tokens"
 )
+_PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _MAX_TOKENS = re.compile(r"max_(?:completion_|output_|new_)?tokens|maxoutputtokens|maximum tokens")
 
 
@@ -144,6 +145,16 @@ def error_inside(body: Body) -> object:
     if reason in _FAILED or reason.endswith("_error"):
         return f"the provider ended the answer with finish_reason {reason!r}"
     return None
+
+
+def left_of_context(message: str) -> dict[str, int]:
+    """The `max_tokens` that a prompt leaves of the context, where a refusal adds them up, as Anthropic's does; or {}.
+
+    Others take what is left without a number.
+    """
+    numbers = _PROMPT_AND_CONTEXT.search(message)
+    left = int(numbers[2]) - int(numbers[1]) if numbers else 0
+    return {"max_tokens": left} if left > 0 else {}
 
 
 def read_answer(answer: Body, read: Body) -> tuple[str, FinishReason, str]:

@@ -14,7 +14,7 @@ same name. Files of the authors have fewer fields: a missing one is None in a `T
 response is the assistant message.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -146,18 +146,12 @@ def _generation(rows: Sequence[Sequence[Turn]]) -> dict[str, list[list[Any]]]:
     return fields
 
 
-def read_trajectories(
-    path: Path,
-    *,
-    unfinished: bool = False,
-    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> Iterator[ProblemTrajectories]:
+def read_trajectories(path: Path, *, unfinished: bool = False) -> Iterator[ProblemTrajectories]:
     """Read the records of a multi-turn or evaluated file, one at a time.
 
     Args:
         path: A file of this project or of the authors.
         unfinished: As for `cobalt.stage.records.iterate_records`.
-        prepare: Changes each record before it is decoded; its errors name the file and the record themselves.
 
     Raises:
         UserError: the file cannot be read or holds no record, or a record is malformed; the message names the record
@@ -166,7 +160,6 @@ def read_trajectories(
     empty = True
     for record in iterate_records(path, unfinished=unfinished):
         empty = False
-        record = record if prepare is None else prepare(record)
         with naming(f"{path}: record {record['id']!r}"):
             problem = Problem.parse(record)
             group = ProblemTrajectories(problem, decode_trajectories(problem, record))
@@ -190,7 +183,9 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
     elif rows := columns.get("raw_responses"):
         samples, turns = len(rows[0]), len(rows)
     else:
-        raise UserError("it has neither 'raw_responses' nor 'conversations': run a multi-turn script first")
+        raise UserError(
+            "it has neither 'raw_responses' nor 'conversations': run a multi-turn script first, or eval_single_turn.py"
+        )
     if not samples or not turns:
         raise UserError("it holds no response")
     by_sample = _by_sample(columns, samples, turns)

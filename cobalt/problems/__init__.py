@@ -1,1 +1,1 @@
-"""Problems and their tests: `Problem`, `TestSuite`, and loading them from a file or from the Hub."""
+"""Problems and their tests: `Problem`, `TestSuite`, and loading them from a file."""

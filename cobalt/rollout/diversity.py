@@ -78,11 +78,14 @@ def _bound_names(tree: ast.Module) -> set[str]:
 
 
 def _names_in_classes(tree: ast.Module) -> set[str]:
-    """Names by which other than variables are reached: those of methods and of attributes of classes."""
+    """Names by which other than variables are reached: methods, attributes of classes, and keywords of method calls."""
     bodies = [node for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body]
     methods = {node.name for node in bodies if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     assigned = (node for body in bodies if isinstance(body, ast.Assign | ast.AnnAssign) for node in ast.walk(body))
-    return methods | {node.id for node in assigned if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    attributes = {node.id for node in assigned if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    parameters = {child.arg for body in bodies for child in ast.walk(body) if isinstance(child, ast.arg)}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return methods | attributes | (parameters & {keyword.arg for call in calls for keyword in call.keywords})
 
 
 def _in_order(node: ast.AST) -> Iterable[ast.AST]:

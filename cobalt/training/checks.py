@@ -5,6 +5,7 @@ notes what it cannot check (a hub model that is not on this machine). What veRL 
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary, model_path
@@ -121,6 +122,8 @@ def _count_rows(path: str, config: Any, counter: PromptTokenCounter | None) -> i
     longest, long = config.data.max_prompt_length, []
     several = [("extra_info", "episode")] if config.cobalt.get("multi_turn") else []  # made by --episodes
     try:
+        if not Path(path).is_file():  # a pipe would be waited for
+            raise UserError("there is no such file")
         with parquet.ParquetFile(path) as file:
             columns = [file.schema.column(index).path.split(".") for index in range(len(file.schema))]
             for column, inner in (*_FIELDS.items(), *several):

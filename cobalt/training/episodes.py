@@ -33,11 +33,10 @@ class EpisodeSettings:
 
 def episode_settings(config: Any) -> EpisodeSettings | None:
     """The settings of a composed configuration (UserError: one is wrong); None where the rollout has one turn."""
-    own, judge_every_turn = config.cobalt.get("multi_turn"), config.cobalt.get("judge_every_turn", False)
-    if own is None:
+    if (own := config.cobalt.get("multi_turn")) is None:
         return None
     try:
-        return EpisodeSettings(**own, judge_every_turn=judge_every_turn)
+        return EpisodeSettings(**{"judge_every_turn": config.cobalt.get("judge_every_turn", False), **own})
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"cobalt.multi_turn: {first['loc'][-1]} is {first['input']!r}: {first['msg']}") from None

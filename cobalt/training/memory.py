@@ -248,6 +248,6 @@ def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = 
     else:
         offload = "" if run.on_cpu else f"set {run.engine}.offload_policy=true, "
         advice = f"{offload}lower {run.update} or {run.answer}, or take a larger machine or a smaller model"
-    if worst.total > _REFUSED * worst.limit and not force:
+    if worst.total > (1 if worst.name == "shared memory" else _REFUSED) * worst.limit and not force:
         raise UserError(f"{short}: {advice}; --force goes on all the same")
     logger.warning("%s: %s; the run goes on", short, advice)

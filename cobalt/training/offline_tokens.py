@@ -58,7 +58,9 @@ def load_groups(
     too_long = [f"{name} ({row.length})" for name, rows in groups.items() for row in rows if row.length > max_length]
     if too_long:
         longer = f"{len(too_long)} responses are longer with their prompts than data.max_length {max_length}"
-        raise UserError(f"{path}: {longer}, as in group {too_long[0]}: make the groups with a smaller --max_tokens")
+        raise UserError(
+            f"{path}: {longer}, as in group {too_long[0]}: make the groups with --model_name and a smaller --max_tokens"
+        )
     if not any(groups.values()):
         raise UserError(f"{path}: no response is accepted, and the estimator sft trains on accepted ones alone")
     return list(groups.values())

@@ -12,6 +12,7 @@ makes the line of the metrics beside the checkpoint; where these are missing, it
 file of torch is a zip archive, whose table of contents is written last.
 """
 
+import contextlib
 import json
 import shutil
 import zipfile
@@ -75,7 +76,10 @@ def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
     """Step and text of each line; a torn last one is left out."""
     text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
     lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return [(int(json.loads(line)["step"]), line) for line in lines]
+    try:
+        return [(int(json.loads(line)["step"]), line) for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{metrics} holds a line that is not a record of metrics ({error})") from None
 
 
 def checkpoint(output: Path, step: int) -> Path:
@@ -109,17 +113,14 @@ def missing_part(output: Path, step: int) -> str | None:
     """A file that a checkpoint lacks or that is cut off; None if every rank's files are there and complete."""
     folder = checkpoint(output, step)
     files = [*(folder / "actor").glob("*_world_size_*_rank_*.pt"), *folder.glob("data.pt")]
-    for path in files:
-        if not zipfile.is_zipfile(path):
-            return f"{path.name} is cut off"
+    if cut := next((path.name for path in files if not zipfile.is_zipfile(path)), None):
+        return f"{cut} is cut off"
     names = {path.name for path in files} - {"data.pt"}
     if not any(name.startswith("model_") for name in names):
         return "the weights are missing"
-    for kind in {name.rpartition("_rank_")[0] for name in names}:
-        for rank in range(int(kind.rpartition("_")[2])):
-            if f"{kind}_rank_{rank}.pt" not in names:
-                return f"{kind}_rank_{rank}.pt is missing"
-    return None
+    kinds = {name.rpartition("_rank_")[0] for name in names}
+    whole = (f"{kind}_rank_{rank}.pt" for kind in kinds for rank in range(int(kind.rpartition("_")[2])))
+    return next((f"{name} is missing" for name in whole if name not in names), None)
 
 
 def keep_metrics(output: Path, step: int, metrics: Mapping[str, float]) -> None:
@@ -129,11 +130,9 @@ def keep_metrics(output: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 def kept_metrics(output: Path, step: int) -> dict[str, float]:
     """What `keep_metrics` wrote; empty if it did not."""
-    try:
-        metrics: dict[str, float] = json.loads((checkpoint(output, step) / "metrics.json").read_bytes())
-    except (OSError, ValueError):  # it is missing or damaged
-        return {}
-    return metrics
+    with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
+        return dict(json.loads((checkpoint(output, step) / "metrics.json").read_bytes()))
+    return {}
 
 
 def best_step(output: Path) -> int | None:
