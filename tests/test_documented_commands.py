@@ -315,7 +315,7 @@ def test_the_figures_of_the_readme_are_those_of_the_results():
     pages = " ".join(map(plain, ("docs/RESULTS.md", "docs/hacking.md", "docs/tutorial.md")))
     interval = r"[-\d.]+ to [-\d.]+"
     figures = re.findall(rf"[-\d.]+ \({interval}(?:; runs {interval})?\)", plain("README.md"))
-    assert len(figures) >= 15 and sum("runs" in figure for figure in figures) >= 9
+    assert len(figures) >= 18 and sum("runs" in figure for figure in figures) >= 9
     assert [figure for figure in figures if figure[:-1] not in pages] == []
 
 
