@@ -112,7 +112,7 @@ class Lines:
     def world(self, world: Path, flags: str) -> None:
         """A pocket world and its seed model, which a later step measures."""
         files = (*(problems(world, split) for split in ("train", "dev", "test")), world / "model")
-        line = f"python -m cobalt.pocket --output_dir {{world}} --seed {{seed}} --base_problems 0 {flags}"
+        line = f"python -m cobalt.pocket --output_dir {{world}} --seed {{seed}} {flags}"
         purpose = "Make the problems of the pocket world and train its seed model (base)."
         self.add("pocket_world", purpose, line, *files, world=world)
 
@@ -208,10 +208,11 @@ class Lines:
         line, file = "python -m cobalt.report {runs} {hacking} -o {folder}", folder / "report.md"
         self.add(name, purpose, line, file, shown=True, runs=_named(runs), hacking=hacking, folder=folder)
 
-    def curves(self, name: str, runs: Mapping[str, Path], file: Path) -> None:
-        """Reward and validation curves of training runs, by their names."""
-        line = "python -m cobalt.report.training {runs} -o {file}"
-        self.add(name, "Draw the curves of the training runs.", line, file, runs=_named(runs), file=file)
+    def curves(self, run: Path, folder: Path) -> None:
+        """A page with the curves and rollouts of a training run, as `cobalt watch` shows them."""
+        name, file = run.name, folder / f"{run.name}.html"
+        line = "python -m cobalt.report.watch {run} -o {file}"
+        self.add(f"{name}_page", "Write the page of a training run.", line, file, run=run, file=file)
 
 
 def _words(line: str, values: Mapping[str, object]) -> Iterator[str]:

@@ -96,8 +96,8 @@ def plan(at: Path, seed: int, *, fast: bool = False, special: bool = False) -> L
     lines.write("cobalt_evaluation", "Evaluate FT-Cobalt.", dev, at / "ft_cobalt", cobalt, "-n 1")
     runs = {"base": at / "base", "FT": at / "ft", "FT-Cobalt": at / "ft_cobalt"}
     lines.report("report", "Compare the three models in tables and plots.", runs, report)
-    curves = {"FT": ft.parent, "FT-Cobalt": cobalt.parent}
-    lines.curves("training_plot", curves, report / "training.png")
+    for policy in (ft, cobalt):
+        lines.curves(policy.parent, report)
     line, page = "python -m cobalt.report.viewer {run} -o {page}", report / "ft_cobalt.html"
     lines.add("viewer", "Make a page that shows every trajectory.", line, page, run=at / "ft_cobalt", page=page)
     return lines
@@ -141,8 +141,8 @@ def study(arguments: Arguments) -> Study:
         {"seed": arguments.seed, "fast": arguments.fast, "special_cases": 0.0},
         tuple(plan(folder, arguments.seed, fast=arguments.fast).steps),
         shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
-        f"done. Tables and plots: {folder / 'report'} (report.md, pass_at_1.png, training.png); programs and verdicts"
-        f" of every turn: {folder / 'report' / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,
+        f"done. In {folder / 'report'}: tables and plots (report.md, pass_at_1.png), programs and verdicts of each turn"
+        " (ft_cobalt.html), curves of training (ft_training.html, cobalt_training.html)." + small * arguments.fast,
     )
 
 

@@ -188,7 +188,8 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     grpo(COBALT, "grpo_multi_turn", rows, scale.cobalt_steps)
     measure(COBALT)
     lines.report("report", "Compare the rows.", {row.name: at / row.slug for row in ROWS}, at / "report")
-    lines.curves("curves", {row.name: _run(at, row) for row in (FT, COBALT)}, at / "curves.png")
+    for row in (FT, COBALT):
+        lines.curves(_run(at, row), at / "report")
     return lines
 
 
@@ -221,7 +222,7 @@ def study(arguments: Arguments) -> Study:
         {"seed": arguments.seed, "limit": limit, "model": str(arguments.model) if model else None},
         tuple(lines.steps),
         shlex.join(again),
-        f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
+        f"done: {page}, and {folder / 'report'}",
         inputs=(arguments.mbpp, *model),
         made_by="the download of it, and name it by --mbpp or --model: run that",
     )

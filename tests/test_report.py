@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from support import square_problem, write_lines, write_report
 from test_scripts import assert_each_is_refused
-from test_scripts import run as run_script
 
 from cobalt.episode.record import read_trajectories
 from cobalt.hacking.categories import OUTCOMES
@@ -62,8 +61,9 @@ def two_runs(tmp_path, second=LATE, **options):
 
 
 def test_differences_are_paired_by_problem_whatever_the_order_of_the_records(tmp_path):
-    early, late = two_runs(tmp_path, LATE[::-1], ids=[1, 0])
-    assert check_comparable([early, late]) == []
+    early, late = two_runs(tmp_path, LATE[::-1], ids=[1, 0], settings={"seed": 7})
+    assert (early.model, late.model) == ("early", "late")
+    assert check_comparable([early, late]) == [], "models and seeds may differ"
     change = change_between(early, 0, late, 0)
     assert change.difference == pytest.approx(0.25)  # problem 0 gains nothing, problem 1 a half
     assert change.interval == (0.0, 0.5)
@@ -126,7 +126,7 @@ def other_tests(identifier, **fields):
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [({"ids": [0, "one"]}, "1.*'one'"), ({"problems": other_tests}, "hidden tests of 2 .* 0")]
+    ("options", "named"), [({"ids": [0, "one"]}, "such as 1"), ({"problems": other_tests}, "hidden tests of 2 .* 0")]
 )
 def test_runs_of_other_problems_or_hidden_tests_are_refused_with_what_differs(tmp_path, options, named):
     with pytest.raises(UserError, match=f"early .* late.*{named}"):
@@ -162,12 +162,6 @@ def test_runs_of_different_settings_are_refused_unless_they_are_named(tmp_path, 
     assert "Setting that differs: " in report
 
 
-def test_models_and_seeds_may_differ(tmp_path):
-    early, late = two_runs(tmp_path, settings={"seed": 7})
-    assert (early.model, late.model) == ("early", "late")
-    assert check_comparable([early, late]) == []
-
-
 def test_tokens_and_costs_are_summed_where_the_records_have_them(tmp_path):
     make_run(
         tmp_path / "a", EARLY, completion_tokens=[[[10, 20], [1, 1]], [[30, 40], [1, 1]]],
@@ -200,6 +194,8 @@ EVENT = {"id": 0, "sample": 1, "turn": 0}
     ("lines", "message"),
     [
         ([EVENT | {"sample": "1"}], "line 1: field 'sample'"),
+        ([EVENT | {"sample": True}], "line 1: field 'sample'"),
+        ([EVENT | {"current_code": 5}], "line 1: field 'current_code'"),
         ([EVENT | {"category": "cheating"}], "line 1: .*'cheating'"),
         ([EVENT, EVENT], "line 2: .*sample 1, turn 0"),
     ],
@@ -225,19 +221,13 @@ def test_hacking_events_are_shown_out_of_the_turns_that_could_have_had_one(tmp_p
 NASTY = r"a|b_c*<b>`$1$ & 50% #~^\{}[x](y)"
 
 
-def nasty_table():
-    return Table("t", NASTY, ["run", NASTY], [[NASTY, "1"]], ["run", "value"], [[NASTY, 1.0], ['x\n,"', None]])
-
-
-def test_markdown_cells_do_not_leave_their_cell(tmp_path):
-    header, rule, row, *_ = to_markdown(nasty_table()).splitlines()
+def test_markdown_and_csv_keep_a_text_in_its_cell():
+    table = Table("t", NASTY, ["run", NASTY], [[NASTY, "1"]], ["run", "value"], [[NASTY, 1.0], ['x\n,"', None]])
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
+    header, rule, row, *_ = to_markdown(table).splitlines()
     unescaped = [header.replace(r"\|", ""), rule, row.replace(r"\|", "")]
     assert [line.count("|") for line in unescaped] == [3, 3, 3]
     assert r"\<b\>" in row
-
-
-def test_csv_reads_back_to_the_same_values():
-    assert list(csv.reader(io.StringIO(to_csv(nasty_table())))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
 
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", '=HYPERLINK("http://x")']
@@ -287,7 +277,8 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     hacking = {"late": write_lines(tmp_path / "e.jsonl", [line])}
     for folder in ("one", "two"):
         write_report(runs, tmp_path / folder, hacking=hacking)
-        write_report(runs, tmp_path / folder, hacking=hacking)  # replaces the first
+        write_report(runs, tmp_path / folder, hacking=hacking).unlink()  # replaces the first
+        write_report(runs, tmp_path / folder, hacking=hacking)
     names = {path.name for path in (tmp_path / "one").iterdir()}
     tables = {f"{name}.csv" for name in ("pass_at_1", "differences", "usage", "hacking")}
     assert names == tables | {"pass_at_1.png", "pass_at_1.svg", "report.md", "report.md.run.json"}
@@ -308,17 +299,6 @@ def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
     assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["{x", "[]", '{"arguments": 3}'],
-)
-def test_a_manifest_that_cannot_be_read_is_named(tmp_path, content):
-    folder = make_run(tmp_path / "a", EARLY)
-    (folder / "evaluation.run.json").write_text(content)
-    with pytest.raises(UserError, match=r"evaluation\.run\.json"):
-        read_run("a", folder)
-
-
 def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
     make_run(tmp_path / "a", EARLY)
     metrics = read_run("a", tmp_path / "a").metrics
@@ -328,31 +308,22 @@ def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
     assert not [warning for warning in recwarn if "legend" in str(warning.message).lower()]
 
 
-def test_importing_the_report_does_not_import_matplotlib():
-    code = "import sys, cobalt.report.write, cobalt.report.__main__, cobalt.report.viewer.__main__;"
-    finished = run_script("-c", code + "print({'matplotlib', 'torch', 'ray'} & set(sys.modules))")
-    assert finished.stdout.strip() == "set()", finished.stderr
-
-
 def test_mistakes_get_one_sentence(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun/multi_turn.jsonl").write_text("")
     (tmp_path / "plain").mkdir()
     write_lines(tmp_path / "plain" / "evaluation.jsonl", [square_problem(1)])
-    unknown = write_lines(tmp_path / "unknown.jsonl", [{"id": 99, "sample": 0, "turn": 1}])
-    too_late = write_lines(tmp_path / "too_late.jsonl", [{"id": 0, "sample": 0, "turn": 3}])
+    absent = {"id": 99, "sample": 0, "turn": 1}, {"id": 0, "sample": 9, "turn": 1}, {"id": 0, "sample": 0, "turn": 3}
+    unknown, sample, late = (write_lines(tmp_path / f"{number}", [event]) for number, event in enumerate(absent))
     cases = [
         ([], {}, "name at least one run"),
-        ([tmp_path / "none"], {}, "there is no run"),
-        ([tmp_path / "empty"], {}, "has no evaluation .* 'scripts/multi_turn.sh PROBLEMS"),
-        ([tmp_path / "begun"], {}, "'python eval_multi_turn.py -i"),
+        ([tmp_path / "none"], {}, "none"),
+        ([tmp_path], {}, "evaluation.jsonl"),
         ([tmp_path / "plain"], {}, "record 1: "),
         ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
         ([early], {"hacking": {"early": unknown}}, "problem 99, turn 1"),
-        ([early], {"hacking": {"early": too_late}}, "problem 0, turn 3"),
+        ([early], {"hacking": {"early": sample}}, "sample 9"),
+        ([early], {"hacking": {"early": late}}, "problem 0, turn 3"),
         ([early], {"folder": early / "evaluation.jsonl"}, "early/evaluation.jsonl"),
     ]
     for runs, options, message in cases:
@@ -368,21 +339,6 @@ def test_a_report_of_somebody_else_stays_as_it_is(tmp_path):
     with pytest.raises(UserError, match=r"report\.md"):
         write_report({"early": early}, tmp_path / "r")
     assert {path.name: path.read_text() for path in (tmp_path / "r").iterdir()} == {"report.md": "mine"}
-
-
-def test_a_report_that_was_interrupted_is_made_again(tmp_path):
-    early = make_run(tmp_path / "early", EARLY)
-    for _ in range(2):
-        written = write_report({"early": early}, tmp_path / "early")
-        written.unlink()
-
-
-@pytest.mark.parametrize("event", [{"sample": 9}, {"sample": True}, {"current_code": 5}])
-def test_an_event_is_of_a_program_that_the_run_has(tmp_path, event):
-    early = make_run(tmp_path / "early", EARLY)
-    events = write_lines(tmp_path / "e.jsonl", [{"id": 0, "sample": 0, "turn": 1} | event])
-    with pytest.raises(UserError, match="sample 9|'sample'|'current_code'"):
-        write_report({"early": early}, tmp_path / "r", hacking={"early": events})
 
 
 def test_the_report_in_a_terminal_has_its_tables_and_no_pictures(tmp_path, capsys):

@@ -77,16 +77,11 @@ def problem_difference(
     name: str, problems: Mapping[ProblemId, str], other_name: str, other_problems: Mapping[ProblemId, str]
 ) -> str:
     """The difference between the problems of two runs, each with the digests of its problems, in words; "" for none."""
-    parts = []
     for owner, whole, lacker, part in (
         (name, problems, other_name, other_problems),
         (other_name, other_problems, name, problems),
     ):
         if absent := [problem for problem in whole if problem not in part]:
-            parts.append(
-                f"{len(absent)} of the {len(whole)} problems of {owner} are not in {lacker}, such as {absent[0]!r}"
-            )
-    changed = [problem for problem, digest in problems.items() if other_problems.get(problem, digest) != digest]
-    if changed:
-        parts.append(f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}")
-    return "; ".join(parts)
+            return f"{len(absent)} of the {len(whole)} problems of {owner} are not in {lacker}, such as {absent[0]!r}"
+    changed = [problem for problem, digest in problems.items() if other_problems[problem] != digest]
+    return f"question or hidden tests of {len(changed)} problems differ, such as {changed[0]!r}" if changed else ""

@@ -1,10 +1,6 @@
-"""Read the reward and validation curves of a training run from its metrics file.
+"""Read the metrics file of a training run. Validation is averaged over data sources."""
 
-Validation is averaged over data sources. Nothing is smoothed; `plots.plot_training` does that.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -13,19 +9,6 @@ from cobalt.stage.errors import UserError
 
 METRICS = "metrics.jsonl"
 REWARD = "reward/score"
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingCurves:
-    """The curves of a training run.
-
-    Attributes:
-        rewards: Steps and the mean rewards of their samples.
-        validations: Steps and the share of validation prompts solved, one sample each.
-    """
-
-    rewards: Sequence[tuple[int, float]]
-    validations: Sequence[tuple[int, float]]
 
 
 class _Step(BaseModel):
@@ -72,18 +55,3 @@ def read_metrics(run: Path, *, unfinished: bool = False) -> list[tuple[int, dict
             raise UserError(f"{path}, line {number}: not a step of a training run{cut}") from None
         steps.append((record.step, record.metrics))
     return steps
-
-
-def read_curves(run: Path) -> TrainingCurves:
-    """Read the curves of a training run from its folder.
-
-    Raises:
-        UserError: the metrics file is missing, or is not one.
-    """
-    steps = read_metrics(run)
-    rewards = [(step, metrics[REWARD]) for step, metrics in steps if REWARD in metrics]
-    solved = [(step, validation_solved(metrics)) for step, metrics in steps]
-    validations = [(step, share) for step, share in solved if share is not None]
-    if not rewards and not validations:
-        raise UserError(f"{run / METRICS} has no step with a reward yet")
-    return TrainingCurves(rewards, validations)

@@ -105,22 +105,14 @@ def evaluation_file(run: Path) -> Path:
     """The records of a run: `run` itself, or the evaluation in its folder.
 
     Raises:
-        UserError: there is none; the message has the command that makes it.
+        UserError: there is none.
     """
-    if run.is_file():
-        return run
-    if not run.is_dir():
-        raise UserError(f"there is no run {run}: give the folder that scripts/multi_turn.sh wrote")
-    path, trajectories, single = (run / name for name in (EVALUATION, "multi_turn.jsonl", "single_turn.jsonl"))
-    if path.exists():
-        return path
-    if trajectories.exists():
-        command = f"python eval_multi_turn.py -i {trajectories} -o {path}"
-    elif single.exists():
-        command = f"python eval_single_turn.py -i {single} -o {path}"
-    else:
-        command = f"scripts/multi_turn.sh PROBLEMS {run}"
-    raise UserError(f"run {run} has no evaluation ({EVALUATION}): make it with '{command}'")
+    path = run / EVALUATION if run.is_dir() else run
+    if not path.exists():
+        raise UserError(
+            f"there is no {path}: give a folder that scripts/multi_turn.sh wrote, or a result of `cobalt evaluate`"
+        )
+    return path
 
 
 def read_run(name: str, path: Path) -> Run:

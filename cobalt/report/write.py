@@ -17,9 +17,9 @@ from cobalt.report.run_tables import (
 from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_markdown
 from cobalt.stage.atomic import replace_text
-from cobalt.stage.errors import UserError, system_errors
-from cobalt.stage.files import check_replaceable
-from cobalt.stage.manifest import file_digest, open_manifest
+from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.run import whole
 
 _HEADINGS = {
     "pass_at_1": "Pass@1 by turn",
@@ -60,8 +60,6 @@ def write_report(
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
     hacking = hacking or {}
-    result = folder / "report.md"
-    check_replaceable(result, "report", [])
     events = {name: read_events(path) for name, path in hacking.items()}
     differing = check_comparable(runs, allowed)
     for run in runs:
@@ -78,17 +76,14 @@ def write_report(
         "allow": list(allowed),
         "k": list(ks),
     }
-    with system_errors(f"cannot write the report into {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        if result.exists():  # a report is made anew, not resumed
-            for path in (result, *(folder / f"{name}.csv" for name in _HEADINGS)):
-                path.unlink(missing_ok=True)
-        open_manifest(result, arguments)
+    with whole(folder / "report.md", arguments, existing="own", lines=False) as report:
+        for name in _HEADINGS:
+            (folder / f"{name}.csv").unlink(missing_ok=True)
         for table in tables:
             replace_text(folder / f"{table.name}.csv", to_csv(table))
         plot_turns({run.name: run.metrics for run in runs}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
-        replace_text(result, _markdown(runs, differing, tables))
-    return result
+        report.file.write(_markdown(runs, differing, tables).encode())
+    return folder / "report.md"
 
 
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:

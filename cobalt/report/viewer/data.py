@@ -17,7 +17,6 @@ from cobalt.stage.errors import UserError
 
 KINDS = tuple(kind.value for kind in VerdictKind)
 _Texts = dict[str, int]  # distinct texts in the order they came, with their indices
-_BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 SHOWN_CHARACTERS = 4000
 """How much of a test's input or output the page holds; real tests can have megabytes."""
 OPENING_CHARACTERS = 1000
@@ -31,9 +30,9 @@ class ProblemData(NamedTuple):
         facts: `{id, opening, difficulty, tests}`: the same in every run on the problem.
         figures: `{levels, kinds, tokens, hacked}`, for the list, the filters and the plots. `levels` has one string for
             each sample, with one character for each turn: "S" where all hidden tests pass, otherwise the tenths of them
-            that do (0 to 9). `kinds` has one string for each sample, with two digits of base 36 for each turn: the sum
-            of 2 to the power of the index in `KINDS` of each verdict that the program got on a public or hidden test.
-            `tokens` is [sample][turn], or None if no turn has them. `hacked` lists [sample, turn].
+            that do (0 to 9). `kinds` is [sample][turn]: the sum of 2 to the power of the index in `KINDS` of each
+            verdict that the program got on a public or hidden test. `tokens` is [sample][turn], or None if no turn has
+            them. `hacked` lists [sample, turn].
         piece: `{question, public, impossible, hidden, texts, openings, samples}` with `samples` [sample][turn].
             `public` are the tests that the feedback came from, `impossible` the positions of those whose expected
             output was made wrong. `openings` are the messages before the first program, as [role, text]: one list for
@@ -65,13 +64,8 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent]) -> 
     ]
     _mark_events(samples, events, list(texts))
     tokens = [[turn.completion_tokens for turn in trajectory.turns] for trajectory in group.trajectories]
-    openings = [
-        [
-            [message["role"], _index(texts, message["content"])]
-            for message in (trajectory.messages and trajectory.context(0))
-        ]
-        for trajectory in group.trajectories
-    ]
+    first_messages = [trajectory.messages and trajectory.context(0) for trajectory in group.trajectories]
+    openings = [[[item["role"], _index(texts, item["content"])] for item in messages] for messages in first_messages]
     return ProblemData(
         facts={
             "id": problem.id,
@@ -81,7 +75,7 @@ def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent]) -> 
         },
         figures={
             "levels": ["".join("S" if rate == 1.0 else str(min(9, int(10 * rate))) for rate in row) for row in rates],
-            "kinds": ["".join(map(_kinds, trajectory.turns)) for trajectory in group.trajectories],
+            "kinds": [list(map(_kinds, trajectory.turns)) for trajectory in group.trajectories],
             "tokens": None if all(count is None for row in tokens for count in row) else tokens,
             "hacked": sorted([event.sample, event.turn] for event in events),
         },
@@ -152,13 +146,12 @@ def _parts(response: str) -> tuple[str, str]:
     return response[:start], response[start:]
 
 
-def _kinds(turn: Turn) -> str:
+def _kinds(turn: Turn) -> int:
     """The kinds of verdicts of one turn, as `ProblemData.figures` has them."""
-    verdicts = list(turn.hidden_verdicts or ())
+    verdicts = set(turn.hidden_verdicts or ())
     if turn.public_result is not None:
-        verdicts += [verdict.kind for verdict in turn.public_result.verdicts]
-    total = sum(1 << KINDS.index(kind) for kind in set(verdicts))
-    return _BASE_36[total // 36] + _BASE_36[total % 36]
+        verdicts |= {verdict.kind for verdict in turn.public_result.verdicts}
+    return sum(1 << KINDS.index(kind) for kind in verdicts)
 
 
 def _digits(kinds: Sequence[VerdictKind]) -> str:
@@ -175,6 +168,5 @@ def _pairs(suite: TestSuite) -> list[tuple[str, str]]:
 
 
 def _cut(text: str) -> str:
-    if len(text) <= SHOWN_CHARACTERS:
-        return text
-    return f"{text[:SHOWN_CHARACTERS]}\n... ({len(text) - SHOWN_CHARACTERS:,} more characters)"
+    more = len(text) - SHOWN_CHARACTERS
+    return text if more <= 0 else f"{text[:SHOWN_CHARACTERS]}\n... ({more:,} more characters)"

@@ -26,10 +26,9 @@ from cobalt.problems.problem import ProblemId
 from cobalt.report.comparison import problem_difference
 from cobalt.report.runs import evaluation_file, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
-from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, naming
-from cobalt.stage.files import check_replaceable
-from cobalt.stage.manifest import file_digest, open_manifest
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.run import whole
 
 _FOLDER = Path(__file__).parent / "web"
 _SCRIPTS = (
@@ -59,11 +58,17 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
     if unknown:
         raise UserError(f"hacking events are given for run {unknown[0]!r}: the runs are {', '.join(runs)}")
     evaluations = {name: evaluation_file(path) for name, path in runs.items()}
-    if output.suffix not in (".html", ".htm"):
-        raise UserError(f"viewer {output}: give a file that ends in .html")
-    check_replaceable(output, "viewer", [])
+    check_page_path(output)
+    arguments = {
+        "stage": "viewer",
+        "evaluations": {name: file_digest(path) for name, path in evaluations.items()},
+        "hacking": {name: file_digest(path) for name, path in hacking.items()},
+    }
     listed: dict[ProblemId, dict[str, Any]] = {}
-    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
+    with (
+        whole(output, arguments, existing="own", lines=False) as page,
+        tempfile.TemporaryFile(dir=output.parent) as pieces,
+    ):
         first = next(iter(evaluations))
         of_first: dict[ProblemId, str] = {}
         for name, path in evaluations.items():
@@ -75,16 +80,14 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
                     f"{first} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
                 )
         models = {name: recorded_model(path) for name, path in evaluations.items()}
-        _write_page(page, models, list(listed.values()), pieces)
-        page.flush()  # what a full disk refuses shows while the earlier page is still there
-        output.unlink(missing_ok=True)  # a page is made anew, not resumed
-        arguments = {
-            "stage": "viewer",
-            "evaluations": {name: file_digest(path) for name, path in evaluations.items()},
-            "hacking": {name: file_digest(path) for name, path in hacking.items()},
-        }
-        open_manifest(output, arguments)
+        _write_page(page.file, models, list(listed.values()), pieces)
     return len(listed)
+
+
+def check_page_path(output: Path) -> None:
+    """Raise UserError if the path of a page is not of an HTML file."""
+    if output.suffix not in (".html", ".htm"):
+        raise UserError(f"page {output}: give a file that ends in .html")
 
 
 def _add_run(
@@ -118,21 +121,26 @@ def _add_run(
 
 
 def _write_page(page: IO[bytes], models: Mapping[str, str], problems: list[dict[str, Any]], pieces: IO[bytes]) -> None:
-    libraries, script = _libraries(), "\n".join(asset(name) for name in _SCRIPTS)
-    style, shell = asset("page.css"), asset("page.html")
-    policy = f"default-src 'none'; script-src '{digest(libraries)}' '{digest(script)}'; style-src '{digest(style)}'"
-    title = html.escape(" and ".join(models)).encode("ascii", "xmlcharrefreplace").decode()
-    head, _, rest = shell.partition("{{index}}")
-    middle, _, tail = rest.partition("{{pieces}}")
-    # The runs' names come last: nothing in them is substituted.
-    head = head.replace("{{policy}}", policy).replace("{{style}}", style).replace("{{title}}", title)
+    scripts = {"libraries": _libraries(), "script": "\n".join(map(asset, _SCRIPTS))}
     runs = {"runs": list(models), "models": list(models.values())}
     index = block("index", {"kinds": KINDS, **runs, "problems": problems})
-    before, _, after = middle.partition("{{libraries}}")
-    page.write((head + index + before + libraries + after.replace("{{script}}", script)).encode("ascii"))
+    head, tail = asset("page.html").split("{{pieces}}")
+    page.write(filled(head, " and ".join(models), asset("page.css"), scripts, index=index).encode("ascii"))
     pieces.seek(0)
     shutil.copyfileobj(pieces, page)
     page.write(tail.encode("ascii"))
+
+
+def filled(shell: str, title: str, style: str, scripts: Mapping[str, str], more: str = "", **blocks: str) -> str:
+    """A shell of `web/` with its parts for their names in braces; nothing in a part is taken for such a name.
+
+    The policy lets only `scripts` run and lets nothing be loaded, beyond what `more` of it allows.
+    """
+    allowed = " ".join(f"'{_digest(script)}'" for script in scripts.values())
+    policy = f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'{more}"
+    name = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
+    parts = {"policy": policy, "style": style, "title": name, **scripts, **blocks}
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], shell)
 
 
 def _libraries() -> str:
@@ -160,6 +168,6 @@ def asset(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="ascii")
 
 
-def digest(text: str) -> str:
+def _digest(text: str) -> str:
     """The digest of an inline block as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -5,7 +5,6 @@ pages of other sites cannot read them. As in the viewer, only the page's own scr
 """
 
 import contextlib
-import html
 import json
 import re
 import secrets
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.report.rollouts import read_rollouts
-from cobalt.report.viewer.page import asset, block, digest
+from cobalt.report.viewer.page import asset, block, check_page_path, filled
 from cobalt.report.watched import watched
 from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
@@ -31,8 +30,7 @@ def write_watch(run: Path, output: Path) -> None:
     Raises:
         UserError: the folder is not one of a training run or is malformed, or the page cannot be written.
     """
-    if output.suffix not in (".html", ".htm"):
-        raise UserError(f"page {output}: give a file that ends in .html")
+    check_page_path(output)
     check_result_path(output)
     state = watched(run)
     blocks = [block("index", state)]
@@ -98,12 +96,6 @@ def _rollouts(run: Path, step: int) -> list[dict[str, Any]]:
 
 def _page(name: str, blocks: str = "") -> str:
     """The page; without blocks it asks its server for the data."""
-    script, style = "\n".join(map(asset, _SCRIPTS)), asset("page.css") + asset("watch.css")
-    policy = f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'"
-    policy += "" if blocks else "; connect-src 'self'"
-    title = html.escape(name).encode("ascii", "xmlcharrefreplace").decode()
-    page, _, end = asset("watch.html").partition("{{script}}")
-    # What the run has comes last: nothing in it is substituted.
-    page = page.replace("{{policy}}", policy).replace("{{style}}", style)
-    head, _, body = page.partition("{{blocks}}")
-    return head.replace("{{title}}", title) + blocks + body + script + end
+    scripts = {"script": "\n".join(map(asset, _SCRIPTS))}
+    more = "" if blocks else "; connect-src 'self'"
+    return filled(asset("watch.html"), name, asset("page.css") + asset("watch.css"), scripts, more, blocks=blocks)

@@ -111,7 +111,7 @@ function drawVerdicts(problems, runs) {
     const programs = index.kinds.map(() => 0);
     let all = 0;
     eachTurn(problems, run, (figures, sample, turn) => {
-      const kinds = parseInt(figures.kinds[sample].slice(2 * turn, 2 * turn + 2), 36);
+      const kinds = figures.kinds[sample][turn];
       all++;
       if (kinds === 1) programs[0]++; // nothing but passed tests
       for (let kind = 1; kind < programs.length; kind++) if (kinds & (1 << kind)) programs[kind]++;

@@ -23,12 +23,7 @@ function byDifficulty(one, other) {
 }
 
 const inRange = (turn) => filters.from <= turn && turn <= filters.to;
-const rangeOf = (text, width = 1) => text.slice(filters.from * width, (filters.to + 1) * width);
-
-// Whether a verdict of this kind is among those of each turn in range, from `kinds` of data.py.
-function kindsOf(figures, sample) {
-  return rangeOf(figures.kinds[sample], 2).match(/../g).map((digits) => parseInt(digits, 36));
-}
+const rangeOf = (turns) => turns.slice(filters.from, filters.to + 1);
 
 function matches(position, run, sample) {
   if (filters.run >= 0 && filters.run !== run) return false;
@@ -38,7 +33,7 @@ function matches(position, run, sample) {
   const [, , test] = OUTCOMES.find(([name]) => name === filters.outcome);
   if (!test(levels, figures.hacked.some(([place, turn]) => place === sample && inRange(turn)))) return false;
   const kind = index.kinds.indexOf(filters.verdict);
-  if (kind >= 0 && !kindsOf(figures, sample).some((kinds) => kinds & (1 << kind))) return false;
+  if (kind >= 0 && !rangeOf(figures.kinds[sample]).some((kinds) => kinds & (1 << kind))) return false;
   return hits === null || hitTurns(position, run, sample).length > 0;
 }
 
