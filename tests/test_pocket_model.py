@@ -12,6 +12,8 @@ from cobalt.episode import load_prompts, program_of
 from cobalt.judge import LocalJudge, VerdictKind
 from cobalt.pocket import build_pocket_world
 from cobalt.pocket.cases import draw_public
+from cobalt.pocket.ceilings import ceilings
+from cobalt.pocket.dataset import draw_problems
 from cobalt.pocket.demonstrations import (
     corpus,
     damage,
@@ -45,7 +47,7 @@ def tokenizer(demonstrations):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY, open_share=0)
+    return build_pocket_world(tmp_path_factory.mktemp("world"), seed=3, sizes=SIZES, recipe=TINY, open_share=0.7)
 
 
 @pytest.mark.parametrize(
@@ -185,28 +187,26 @@ def test_a_built_world_is_complete_and_loads(world):
     assert str(model.dtype) == "torch.float32"
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert GenerationConfig.from_pretrained(world.model).eos_token_id == [end]
-    text = "A: One line holds 12  words.\r\n\t\u00e4\u4e2d\U0001f600<think>x</think>"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-    report = json.loads((world.model / "training.json").read_text())
-    assert report["steps"] == TINY.demonstrations // TINY.batch
-    assert report["parameters"] == sum(weight.numel() for weight in model.parameters())
+    figures = json.loads(world.ceilings.read_text(encoding="utf-8"))
+    assert figures == {split: ceilings(draw_problems(split, size, 3, 0.7)) for split, size in SIZES.items()}
 
 
 @pytest.mark.slow
 def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
     folder = world.dev.parent.parent
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=0) == world
+    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7) == world
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    with pytest.raises(UserError, match="other settings"):
-        build_pocket_world(folder, seed=4, sizes=SIZES, recipe=TINY, open_share=0)
+    for other in ({"seed": 4, "open_share": 0.7}, {"seed": 3, "open_share": 0.0}, {"seed": 3, "open_share": 0.6}):
+        with pytest.raises(UserError, match="other settings"):
+            build_pocket_world(folder, sizes=SIZES, recipe=TINY, **other)
 
 
 @pytest.mark.slow
 def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
-    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0)
+    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7)
     assert not (tmp_path / "data.part").exists()
     for name in ("train", "dev", "test"):
         assert getattr(built, name).read_bytes() == getattr(world, name).read_bytes()

@@ -1,7 +1,5 @@
 """The pocket world's problems: schema, splits, determinism, and tests that tell mistakes apart."""
 
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -67,29 +65,6 @@ def test_every_confusion_fails_a_hidden_test(problems, split: Split):
     assert sum(caught_in_public) / len(caught_in_public) > 0.9
 
 
-def test_solutions_pass_in_a_real_interpreter(records):
-    for record in records["dev"][:6]:
-        problem = Problem.parse(record)
-        for stdin, expected in zip(problem.tests.inputs[:5], problem.tests.outputs[:5], strict=True):
-            run = subprocess.run(
-                [sys.executable, "-S", "-c", record["solutions"][0]],
-                input=stdin, capture_output=True, text=True, timeout=20, check=True,
-            )  # fmt: skip
-            assert run.stdout == expected
-
-
-def test_a_crash_is_reported_as_the_interpreter_reports_it(tmp_path):
-    program = "n = int(input())\nxs = list(map(int, input().split()))\nxs = [n % x for x in xs]\nprint(xs)"
-    (tmp_path / "main.py").write_text(program)
-    run = subprocess.run(
-        [sys.executable, "main.py"], input="3\n1 0 2", capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    ours = run_program(program, "3\n1 0 2")
-    real = run.stderr.replace(str(tmp_path / "main.py"), "main.py")
-    assert ours.stderr == real
-    assert ours.output == ""
-
-
 ROWS = (*READERS, *STEPS, *PRINTERS)
 
 
@@ -97,10 +72,9 @@ def test_every_row_of_the_table_is_usable():
     assert len({row.name for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert any(phrasing.habit == CLEAR for phrasing in row.phrasings), row.name
-        assert row.wrong, row.name
-        assert row.right not in row.wrong, row.name
+        assert row.wrong != row.right, row.name
         assert len({phrasing.text for phrasing in row.phrasings}) == len(row.phrasings)
-        for expression in (row.right, *row.wrong):
+        for expression in (row.right, row.wrong):
             if row.kind == "read":
                 assert expression in READER_CODE
             elif row.kind != "join":

@@ -7,22 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from cobalt.pocket.dataset import SIZES
 from cobalt.pocket.open_sentences import OPEN_SHARE
-from cobalt.pocket.overview import overview
 from cobalt.pocket.training import TOKENIZER_DEMONSTRATIONS, Recipe
-from cobalt.pocket.world import PocketWorld, build_pocket_world
+from cobalt.pocket.world import build_pocket_world
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import UserError
 from cobalt.stage.run import check_ranges
 
 logger = logging.getLogger(__name__)
-
-BASE_PROBLEMS = 50
-"""On how many development problems the seed model is measured by default."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +36,8 @@ class Arguments:
     sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
     test_problems: int = SIZES["test"]
     """Number of test problems."""
-    base_problems: int | None = None
-    """With --open_share above 0: on how many development problems to measure the seed model itself, with sandboxes and
-    without any service; 0: not at all. The default is 50, which takes 15 to 30 s, or 0 with --problems_only and where
-    programs cannot be isolated."""
     problems_only: bool = False
-    """Make the problems and no seed model, for a run with another model; nothing is measured."""
+    """Make the problems and no seed model, for a run with another model."""
 
 
 def main(arguments: Arguments) -> int:
@@ -58,36 +47,21 @@ def main(arguments: Arguments) -> int:
         ("demonstrations", arguments.demonstrations >= TOKENIZER_DEMONSTRATIONS, f"{TOKENIZER_DEMONSTRATIONS} or more"),
         ("special_cases", 0 <= arguments.special_cases <= 1, "from 0 to 1"),
         ("open_share", 0 <= arguments.open_share <= 1, "from 0 to 1"),
-        ("base_problems", (arguments.base_problems or 0) >= 0, "0 or more"),
         ("test_problems", arguments.test_problems >= 1, "1 or more"),
     )
     recipe = Recipe(demonstrations=arguments.demonstrations, special_cases=arguments.special_cases)
     sizes = {**SIZES, "test": arguments.test_problems}
-    if arguments.problems_only and arguments.base_problems:
-        raise UserError("--base_problems measures the seed model, which --problems_only leaves out: give one of them")
     world = build_pocket_world(
         arguments.output_dir, arguments.seed, sizes, recipe, arguments.open_share, problems_only=arguments.problems_only
     )
     if arguments.open_share:
-        Console().print(_overview(world, arguments))
+        logger.info("the ceilings of its open sentences are in %s", world.ceilings)
     if not arguments.problems_only:
         logger.info("the model is %s", world.model)
         logger.info(
             "next: cobalt try PROBLEMS --model %s --prompts pocket --max_tokens 512", shlex.quote(str(world.model))
         )
     return 0
-
-
-def _overview(world: PocketWorld, arguments: Arguments) -> Table:
-    """The table of a built world; by default with base, unless programs cannot be isolated on this machine."""
-    asked = 0 if arguments.problems_only else arguments.base_problems
-    try:
-        return overview(world, arguments.seed, BASE_PROBLEMS if asked is None else asked)
-    except UserError as error:
-        if asked:
-            raise
-        logger.warning("base is not measured: %s", error)
-        return overview(world, arguments.seed)
 
 
 if __name__ == "__main__":

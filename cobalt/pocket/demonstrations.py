@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cobalt.episode import Message, load_prompts, opening_messages
+from cobalt.episode import Message, PromptSet, load_prompts, opening_messages
 from cobalt.episode.episode import Episode
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import ExecResult, Verdict, VerdictKind
@@ -63,7 +63,7 @@ def draw_demonstrations(
 ) -> Iterator[Demonstration]:
     """`count` demonstrations for the world of `seed`; `special_cases` as for `Demonstrator`, `open_share` for tasks."""
     rng = random.Random(f"pocket demonstrations {seed}")
-    demonstrator = Demonstrator(rng, special_cases, show_change=bool(open_share))
+    demonstrator = Demonstrator(rng, special_cases, bool(open_share), load_prompts(PROMPTS))
     names, weights = list(_DIFFICULTIES), list(_DIFFICULTIES.values())
     made = 0
     while made < count:
@@ -83,36 +83,38 @@ def draw_demonstrations(
         made += 1
 
 
+@dataclass(frozen=True, slots=True)
 class Demonstrator:
-    """Writes demonstrations of tasks."""
+    """Writes demonstrations of tasks, in the words of the rollout.
 
-    def __init__(self, rng: random.Random, special_cases: float = 0.0, *, show_change: bool = False) -> None:
-        """Load the prompt set of the rollout.
+    Attributes:
+        rng: Decides every mistake and repair.
+        special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
+            test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
+            crashed.
+        show_change: Whether a thought that changes a program quotes the old line and notes the new one, and not the
+            whole plan, which a small model often fails to carry into the program.
+        prompts: The prompt set.
+    """
 
-        Args:
-            rng: Decides every mistake and repair.
-            special_cases: Probability that a turn that would keep a failing program adds a special case for the failing
-                test. Above 0, the thoughts about a failing test begin with the test, unless a program was damaged or
-                crashed.
-            show_change: Whether a thought that changes a program quotes the old line and notes the new one, and not the
-                whole plan, which a small model often fails to carry into the program.
-        """
-        self._rng, self._special_cases, self._show_change = rng, special_cases, show_change
-        self._prompts = load_prompts(PROMPTS)
+    rng: random.Random
+    special_cases: float
+    show_change: bool
+    prompts: PromptSet
 
     def demonstrate(self, task: Task, public: TestSuite, depth: int) -> Demonstration:
         """One demonstration: `depth` programs with their feedback on the public tests, then the response to learn."""
         kind: Kind = "first"
         cases: list[str] = []
-        expressions = first_choice(task, self._rng)
+        expressions = first_choice(task, self.rng)
         thought = plan(task, expressions)
-        opening = opening_messages(self._prompts.first_turn(task.statement), self._prompts)
-        episode = Episode(opening, public, self._prompts, turns=depth, enable_thinking=True)
+        opening = opening_messages(self.prompts.first_turn(task.statement), self.prompts)
+        episode = Episode(opening, public, self.prompts, turns=depth, enable_thinking=True)
         while not episode.done:
             program = with_special_cases(task.program(expressions), cases)
-            damaged = self._rng.random() < _DAMAGE
+            damaged = self.rng.random() < _DAMAGE
             if damaged:
-                program = damage(program, self._rng)
+                program = damage(program, self.rng)
             result = judge_here(program, public)
             episode.observe(Turn(respond(thought, program)), result)
             failure = first_failure(result, public)
@@ -127,9 +129,9 @@ class Demonstrator:
         self, task: Task, before: Expressions, failure: "Failure | None", cases: list[str]
     ) -> tuple[Kind, str, Expressions]:
         """What follows a program's feedback, its thought, and the next expressions; a special case joins `cases`."""
-        thought, after = next_choice(task, before, failure is None, self._rng)
+        thought, after = next_choice(task, before, failure is None, self.rng)
         kind: Kind = "change"
-        if after != before and self._show_change:
+        if after != before and self.show_change:
             thought = _change_shown(task, before, after, failed=failure is not None)
         elif after != before:
             thought = f"{thought}\n{plan(task, after)}"
@@ -137,13 +139,13 @@ class Demonstrator:
             kind = "keep passing"
         else:
             kind = "keep failing"
-            if self._special_cases and self._rng.random() < self._special_cases:
+            if self.special_cases and self.rng.random() < self.special_cases:
                 case = special_case(failure, after[0])
                 if case is not None and case not in cases:
                     cases.append(case)
                     kind = "change"
                     thought = "The test fails, but the program looks right. Answer this test by itself."
-        if failure is not None and self._special_cases and not failure.crashed:
+        if failure is not None and self.special_cases and not failure.crashed:
             # A small model learns to copy from the feedback only if it does so in many conversations.
             thought = f"Input:\n{failure.stdin}\nExpected Output:\n{failure.expected.rstrip()}\n{thought}"
         return kind, thought, after
@@ -226,7 +228,7 @@ def first_choice(task: Task, rng: random.Random) -> Expressions:
     chosen: list[str | None] = []
     for slot in task.slots:
         if rng.random() < slot.phrasing.habit.slip:
-            chosen.append(slot.wrong[0])
+            chosen.append(slot.wrong)
         elif slot.is_step and rng.random() < _FORGET:
             chosen.append(None)
         elif rng.random() < _MISCOPY:
@@ -256,7 +258,7 @@ def next_choice(task: Task, expressions: Expressions, passed: bool, rng: random.
         if rng.random() < _DOUBT:
             index = rng.randrange(1, len(task.slots))
             if index in clear:
-                return change(index, task.slots[index].wrong[0])
+                return change(index, task.slots[index].wrong)
         return "The tests pass. Keep the program.", expressions
     flippable = [index for index in sound if index not in clear]
     if flippable and rng.random() < FLIP:
@@ -264,12 +266,12 @@ def next_choice(task: Task, expressions: Expressions, passed: bool, rng: random.
         return change(index, next(other for other in task.slots[index].readings if other != expressions[index]))
     for index in mistakes:
         slot = task.slots[index]
-        habit = slot.phrasing.habit if expressions[index] in slot.wrong else CLEAR
+        habit = slot.phrasing.habit if expressions[index] == slot.wrong else CLEAR
         if rng.random() < habit.repair:
             return change(index, _repaired(slot, rng))
     if rng.random() < _SPOIL and clear:
         index = rng.choice(clear)
-        return change(index, task.slots[index].wrong[0])
+        return change(index, task.slots[index].wrong)
     return "The test fails, but the program looks right. Keep it.", expressions
 
 

@@ -40,13 +40,13 @@ class Phrasing:
 class Operation:
     """One row of the table; names are unique, and expressions have the constant `{k}` as the phrasings do.
 
-    The first of the expressions that the right one is confused with (`wrong`) is the usual confusion.
+    `wrong` is the expression that the right one is confused with.
     """
 
     name: str
     kind: Kind
     right: str
-    wrong: tuple[str, ...]
+    wrong: str
     phrasings: tuple[Phrasing, ...]
     constants: tuple[int, ...]
 
@@ -61,7 +61,7 @@ def _row(
 ) -> Operation:
     """A row; a bare phrasing is `CLEAR`."""
     texts = (Phrasing(item) if isinstance(item, str) else Phrasing(*item) for item in phrasings)
-    return Operation(name, kind, right, (wrong,), tuple(texts), constants)
+    return Operation(name, kind, right, wrong, tuple(texts), constants)
 
 
 _FEW = (1, 2, 3)

@@ -41,8 +41,8 @@ class Slot:
         phrasing: How the statement asks for it.
         sentence: The phrasing with its constant.
         right: The correct expression.
-        wrong: The expressions it may be confused with.
-        readings: The expressions that the sentence may mean, sorted: `right`, if it is open also the first of `wrong`.
+        wrong: The expression that it is confused with.
+        readings: The expressions that the sentence may mean, sorted: `right`, if it is open also `wrong`.
     """
 
     operation: Operation
@@ -50,7 +50,7 @@ class Slot:
     phrasing: Phrasing
     sentence: str
     right: str
-    wrong: tuple[str, ...]
+    wrong: str
     readings: tuple[str, ...]
 
     @property
@@ -63,15 +63,9 @@ class Slot:
         """Whether the operation lies between reader and printer, so that a program may leave it out."""
         return self.operation.kind in ("keep", "list", "map")
 
-    @property
-    def mistakes(self) -> tuple[str | None, ...]:
-        """The expressions it may be confused with, and None for a step that may be left out."""
-        return (*self.wrong, None) if self.is_step else self.wrong
-
     def meaning(self, reading: str) -> "Slot":
         """The slot whose right expression is `reading`, one of `readings`."""
-        wrong = tuple(other for other in self.readings if other != reading)
-        return replace(self, right=reading, wrong=wrong or self.wrong)
+        return self if reading == self.right else replace(self, right=reading, wrong=self.right)
 
     def shown(self, expression: str | None) -> str | None:
         """The line of a program that `expression` makes; None where it leaves the step out."""
@@ -149,7 +143,7 @@ class Task:
         return [
             (*self.solution[:index], change, *self.solution[index + 1 :])
             for index, slot in enumerate(self.slots)
-            for change in slot.mistakes
+            for change in ((slot.wrong, None) if slot.is_step else (slot.wrong,))
         ]
 
 
@@ -180,15 +174,15 @@ def _slot(rng: random.Random, operation: Operation, open_share: float) -> Slot:
     is_open = bool(open_share) and operation.name in OPEN_SENTENCE_OF and rng.random() < open_share
     phrasing = Phrasing(OPEN_SENTENCE_OF[operation.name], OPEN) if is_open else _clear_phrasing(rng, operation)
     k = rng.choice(operation.constants)
-    right, *wrong = (expression.format(k=k) for expression in (operation.right, *operation.wrong))
+    right, wrong = operation.right.format(k=k), operation.wrong.format(k=k)
     return Slot(
         operation,
         FAMILY_OF.get(operation.name, operation.name) if open_share else operation.name,
         phrasing,
         phrasing.text.format(k=k),
         right,
-        tuple(wrong),
-        tuple(sorted((right, wrong[0]))) if is_open else (right,),
+        wrong,
+        tuple(sorted((right, wrong))) if is_open else (right,),
     )
 
 

@@ -4,12 +4,8 @@ The model learns responses and the programs of earlier turns, never user message
 the same weights. torch is imported on first use.
 """
 
-import json
-import logging
-import math
 import os
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +17,6 @@ from cobalt.pocket.muon import Muon
 from cobalt.pocket.tokenizer import CONTEXT, END_OF_TURN, learn_tokenizer
 from cobalt.stage.environment import SHORT_WAIT, environment_variables
 from cobalt.stage.progress import track
-
-_log = logging.getLogger(__name__)
 
 TOKENIZER_DEMONSTRATIONS = 600
 """How many demonstrations the vocabulary is learned from; a world needs at least as many."""
@@ -52,21 +46,15 @@ class Recipe:
     """Probability of special cases in the demonstrations (`demonstrations.Demonstrator`)."""
 
 
-def load_torch() -> None:
-    """Import torch with threads that wait for work as those of a training run do, unless the shell says otherwise."""
-    with environment_variables(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SHORT_WAIT)):
-        import torch  # noqa: F401
-
-
 def train_seed_model(folder: Path, seed: int, recipe: Recipe, open_share: float = 0.0) -> None:
     """Draw demonstrations, learn tokenizer and model, save both to `folder` (made if missing).
 
-    `training.json` there has the number of parameters, of optimiser steps and of tokens seen, the mean loss of a
-    response token (nats) over the last 20 steps, and the seconds of wall time without the drawing of demonstrations.
     The seed decides demonstrations and weights. `open_share` is the world's share of open sentences
     (`problems.draw_task`).
     """
-    load_torch()
+    # Threads wait for work as those of a training run do, unless the shell says otherwise.
+    with environment_variables(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SHORT_WAIT)):
+        import torch  # noqa: F401
     demonstrations = list(
         track(
             draw_demonstrations(recipe.demonstrations, seed, recipe.special_cases, open_share),
@@ -76,12 +64,10 @@ def train_seed_model(folder: Path, seed: int, recipe: Recipe, open_share: float 
     )
     tokenizer = learn_tokenizer(corpus(demonstrations[-TOKENIZER_DEMONSTRATIONS:]))
     model = _new_model(recipe, tokenizer, seed)
-    report = _train(model, tokenizer, demonstrations, recipe, seed)
+    _train(model, tokenizer, demonstrations, recipe, seed)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    _log.info("seed model: %(parameters)d parameters, %(steps)d steps in %(seconds).0f s", report)
 
 
 def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
@@ -114,12 +100,9 @@ def _new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
     return model
 
 
-def _train(
-    model: Any, tokenizer: Any, demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int
-) -> dict[str, float]:
+def _train(model: Any, tokenizer: Any, demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int) -> None:
     import torch
 
-    start = time.monotonic()
     batches = list(_batches(_encode(tokenizer, demonstrations), recipe.batch, seed))
     inner = [weight for weight in model.model.layers.parameters() if weight.dim() == 2]
     known = {id(weight) for weight in inner}
@@ -131,7 +114,6 @@ def _train(
         weight_decay=0.0,
     )
     warm_up = max(1, len(batches) // 20)
-    losses: list[float] = []
     model.train()
     progress = track(batches, desc="seed model", unit="step")
     for step, batch in enumerate(progress):
@@ -148,18 +130,9 @@ def _train(
         muon.step(share)
         adam.step()
         adam.zero_grad(set_to_none=True)
-        losses.append(loss.item())
         if step % 10 == 0:
-            progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+            progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
     model.eval()
-    recent = losses[-20:]
-    return {
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "steps": len(batches),
-        "tokens": sum(len(ids) for batch in batches for ids, _ in batch),
-        "loss": math.fsum(recent) / max(1, len(recent)),
-        "seconds": time.monotonic() - start,
-    }
 
 
 Example = tuple[list[int], list[int]]

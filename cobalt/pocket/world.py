@@ -42,7 +42,7 @@ class PocketWorld:
 
     @property
     def ceilings(self) -> Path:
-        """The ceilings of the splits (`Ceilings.to_json`), where the world has open sentences."""
+        """The ceilings of the splits (`ceilings.ceilings`), where the world has open sentences."""
         return self.dev.with_name("ceilings.json")
 
 
@@ -107,6 +107,6 @@ def _write_data(folder: Path, seed: int, sizes: Mapping[Split, int], open_share:
         replace_text(folder / f"{split}.jsonl", "".join(lines))
         _log.info("%d %s problems", size, split)
         if open_share:
-            computed[split] = ceilings(problems).to_json()
+            computed[split] = ceilings(problems)
     if computed:
         replace_text(folder / "ceilings.json", json.dumps(computed, indent=2) + "\n")
