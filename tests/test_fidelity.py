@@ -49,12 +49,13 @@ RIGHT, WRONG = (2, 2), (0, 0)
 @pytest.mark.parametrize("name", ROWS)
 def test_every_row_of_the_page_has_a_test(name):
     assert len(ROWS) == len(set(ROWS)) > 30
-    assert callable(globals().get(f"test_{name}")) or any(name == row for row, *_ in (*PROGRAMS, *JUDGED)), name
+    assert callable(globals().get(f"test_{name}")) or any(name == row for row, *_ in TABLES), name
 
 
 @functools.cache
 def helps():
-    commands = ("preproc/verl_preproc_single_turn.py", "run_llm_judge.py")
+    """What --help says, by command."""
+    commands = sorted({command for _, command, _ in HELPS})
     said = run_commands((ROOT, [command, "--help"]) for command in commands)
     return {command: " ".join(text.split()) for command, (_, text, _) in zip(commands, said, strict=True)}
 
@@ -145,7 +146,56 @@ PROGRAMS = [
     ("indented_fence", "```\nx = 1\n    ```\nDone.", "x = 1"),
     ("line_ends_of_responses", "```python\r\nx = 1\r\ny = 2\r\n```\r\n", "x = 1\ny = 2"),  # there: none
     ("restarted_program", "```python\nold\n```python\nnew\n```", "new"),  # there: old
+    ("closing_fence", "```python\nx = 1\n```Explanation", "x = 1"),
+    ("closing_fence", "```python\nx = 1\n``` The program prints `1`.\nMore.", "x = 1"),
+    ("closing_fence", "```\nx = 1\n```\nThen `y`.", "x = 1"),
+    ("closing_fence", "```python\nx = 1\n  ```.\nMore.", "x = 1"),
+    ("end_of_thinking", "<think>t</think>\n```python\nprint('</think>')\n```", "print('</think>')"),
+    ("end_of_thinking", "<think>t</think>\n```python\nx = 1\n```\nThe text before </think> is a plan.", "x = 1"),
 ]
+
+# Of a row: a response, and what later turns see of it with and without --enable_thinking.
+HISTORIES = [
+    ("history", "<think>t</think>\n\n answer \n", "answer"),
+    ("history", "t</think>a</think> b ", "b"),
+    ("history", "<think>t</think>" + "ab" * 3001, "ab" * 3000),
+    ("truncated_thinking", "<think>\nhm", "<think>\nhm"),
+    ("truncated_thinking", "<think>" + "x" * 6000, "<think>" + "x" * 5993),
+    ("truncated_thinking", " plain answer\n", " plain answer\n"),
+    ("truncated_thinking", "y" * 6001, "y" * 6000),
+    # As the engine gives back what R1-Distill wrote after its prompt; there: 6,000 times "a".
+    ("template_tag_in_history", "<think>\n" + "a" * 7000, "<think>\n" + "a" * 5992),
+    ("end_of_thinking", "<think>t</think>\n```python\nx = 1\n```\nText before </think> is a plan.", "is a plan."),
+]
+
+# Of a row: the flaw of a response, and whether thinking is required.
+FLAWS = [
+    ("closing_fence", "t</think>```python\nx = 1\n```Explanation", True, None),
+    (
+        "other_program",
+        "t</think>\n```python\nx = 1\n```\n  ```\n  y = 2\n  ```",
+        True,
+        Flaw.OTHER_PROGRAM,
+    ),  # there: none
+    ("required_thinking", "```python\nx = 1\n```", True, Flaw.THINKING),  # there as well, for every model
+    ("required_thinking", "```python\nx = 1\n```", False, None),
+]
+
+# Of a row: the output of a program, the expected one, and whether they are the same.
+COMPARED = [
+    ("line_ends", b"1\r\n2\r\n", "1\n2\n", True),
+    ("line_ends", b"1\r2", "1\n2\n", True),
+    ("line_ends", b"1\r\n\r\n2", "1\n2\n", False),
+    ("line_ends_expected", b"1\n2", "1\r\n2", True),  # there: no output passes
+]
+
+# Of a row: a command, and a word of its help.
+HELPS = [
+    ("files", "preproc/verl_preproc_single_turn.py", "validation.parquet"),
+    ("files", "preproc/verl_preproc_single_turn.py", "taco_cobalt"),
+    ("classifier_model", "run_llm_judge.py", "gpt-5-2025-08-07"),
+]
+TABLES = [*PROGRAMS, *JUDGED, *HISTORIES, *FLAWS, *COMPARED, *HELPS]
 
 
 @pytest.mark.sandbox
@@ -163,6 +213,24 @@ def test_the_program_of_a_row(row, response, program):
     assert program_of(response) == program
 
 
+@pytest.mark.parametrize(("row", "response", "shown"), HISTORIES, ids=[row for row, *_ in HISTORIES])
+def test_the_history_of_a_row(row, response, shown):
+    assert history_text(response, True) == shown
+    assert history_text(response, False) == response
+    cut_off = response.startswith("<think>") and "</think>" not in response
+    assert history_text(response, True, "drop") == ("" if cut_off else shown)
+
+
+@pytest.mark.parametrize(("row", "response", "required", "flaw"), FLAWS, ids=[row for row, *_ in FLAWS])
+def test_the_flaw_of_a_row(row, response, required, flaw):
+    assert format_reward(response, 1.0, len, require_thinking=required).flaw is flaw
+
+
+@pytest.mark.parametrize(("row", "output", "expected", "same"), COMPARED, ids=[row for row, *_ in COMPARED])
+def test_the_comparison_of_a_row(row, output, expected, same):
+    assert outputs_match(output, expected, JudgeSettings()) is same
+
+
 # --- rules kept to the letter
 
 
@@ -171,54 +239,6 @@ def test_chat_template():
     assert template_arguments("on") == {"enable_thinking": True}
     assert template_arguments("off") == {"enable_thinking": False}
     assert GenerationSettings().chat_template_thinking == "default"
-
-
-@pytest.mark.parametrize(
-    ("response", "enabled", "shown"),
-    [
-        ("<think>t</think>\n\n answer \n", True, "answer"),
-        ("t</think>a</think> b ", True, "b"),
-        ("<think>t</think>" + "ab" * 3001, True, "ab" * 3000),
-        ("<think>t</think>\n\nanswer\n", False, "<think>t</think>\n\nanswer\n"),
-        ("x" * 6001, False, "x" * 6001),
-    ],
-)
-def test_history(response, enabled, shown):
-    assert history_text(response, enabled) == shown
-
-
-@pytest.mark.parametrize(
-    ("response", "kept", "dropped"),
-    [
-        ("<think>\nhm", "<think>\nhm", ""),
-        ("<think>" + "x" * 6000, "<think>" + "x" * 5993, ""),
-        (" plain answer\n", " plain answer\n", " plain answer\n"),
-        ("y" * 6001, "y" * 6000, "y" * 6000),
-    ],
-)
-def test_truncated_thinking(response, kept, dropped):
-    assert history_text(response, True) == kept
-    assert history_text(response, True, "drop") == dropped
-
-
-@pytest.mark.parametrize(
-    ("response", "program"),
-    [
-        ("```python\nx = 1\n```Explanation", "x = 1"),
-        ("```python\nx = 1\n``` The program prints `1`.\nMore.", "x = 1"),
-        ("```\nx = 1\n```\nThen `y`.", "x = 1"),
-        ("```python\nx = 1\n  ```.\nMore.", "x = 1"),
-    ],
-)
-def test_closing_fence(response, program):
-    assert program_of(response) == program
-    if "```python" in response and "  ```" not in response:
-        assert format_reward("t</think>" + response, 1.0, len).flaw is None
-
-
-@pytest.mark.parametrize(("output", "same"), [(b"1\r\n2\r\n", True), (b"1\r2", True), (b"1\r\n\r\n2", False)])
-def test_line_ends(output, same):
-    assert outputs_match(output, "1\n2\n", JudgeSettings()) is same
 
 
 # The commands of the authors' README and their preprocessing scripts' flags, with files that are not there. What such
@@ -265,44 +285,28 @@ def test_preprocessing_commands_without_a_flag_write_where_the_page_says(tmp_pat
 # --- differences that stay
 
 
-def test_end_of_thinking():
-    assert program_of("<think>t</think>\n```python\nprint('</think>')\n```") == "print('</think>')"
-    response = "<think>t</think>\n```python\nx = 1\n```\nWhat stands before </think> is a plan."
-    assert program_of(response) == "x = 1"
-    assert history_text(response, True) == "is a plan."  # there as well
-
-
-def test_other_program():
-    response = "t</think>\n```python\nx = 1\n```\n  ```\n  y = 2\n  ```"
-    assert program_of(response) == "y = 2"
-    assert format_reward(response, 1.0, len).flaw is Flaw.OTHER_PROGRAM  # there: no flaw
-
-
-def test_required_thinking():
-    plain = "```python\nx = 1\n```"
-    assert format_reward(plain, 1.0, len).flaw is Flaw.THINKING  # there as well, for every model
-    assert format_reward(plain, 1.0, len, require_thinking=False).flaw is None
-
-
-def test_template_tag_in_history():
-    # As the engine gives back what R1-Distill wrote after its prompt; there: 6,000 times "a".
-    assert history_text("<think>\n" + "a" * 7000, True) == "<think>\n" + "a" * 5992
-
-
 def test_special_tokens():
     assert token_counter()("<|endoftext|>") > 1
+
+
+def test_one_entry_per_test():
+    assert ExecResult.no_code(3).passing == [False] * 3  # there: [False]
+
+
+def test_never_more_than_m():
+    assert len(max_variance_subset(list(range(20)), 4)) == 4  # there: up to four more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("row", "command", "word"), HELPS)
+def test_the_help_of_a_row(row, command, word):
+    assert word in helps()[command]
 
 
 def test_program_in_history():
     response = "<think>t</think>" + "a" * 6000 + "\n```python\nx = 1\n```"
     assert program_of(history_text(response, True)) is None  # what hidden tests judge there
     assert program_of(response) == "x = 1"
-
-
-def test_one_entry_per_test():
-    nothing = ExecResult.no_code(3)
-    assert nothing.passing == [False] * 3  # there: [False]
-    assert nothing.pass_rate == 0.0
 
 
 @pytest.mark.sandbox
@@ -404,10 +408,6 @@ def test_wording(tmp_path):
     assert load_prompts(str(tmp_path)).feedback("x") == "Theirs: x"
 
 
-def test_line_ends_expected():
-    assert outputs_match(b"1\n2", "1\r\n2", JudgeSettings())  # there: no output passes
-
-
 def test_bytes_that_are_not_text():
     verdict, feedback = graded(b"\xff", "x")
     assert verdict.kind is VerdictKind.WRONG_ANSWER
@@ -489,7 +489,7 @@ async def test_too_easy(tmp_path, policy):
     ours, theirs = await both_selections(tmp_path, policy, record)
     assert ours == ["0/-/0", "0/0/1"]
     assert theirs == []
-    with pytest.raises(UserError, match="record 0: .*exec_results.*--authors_selection"):
+    with pytest.raises(UserError, match="record 0.*--authors_selection.*exec_results"):
         await prompts_of(tmp_path, policy, record | {"exec_results": None}, name="without", authors_selection=True)
 
 
@@ -579,27 +579,22 @@ def authors_square(*, thinking):
 
 @pytest.mark.parametrize("thinking", [True, False])
 def test_axes_of_a_record_with_as_many_samples_as_turns_follow_from_its_conversations(thinking):
+    def turned(rows):
+        return [list(row) for row in zip(*rows, strict=True)]
+
     record = authors_square(thinking=thinking)
     group = trajectories_of(record)
     assert axes_are_known(group)
     assert [one.hidden_pass_rates for one in group.trajectories] == [[0.0, 1.0], [1.0, 0.0]]
-    swapped = record | {"raw_responses": [list(row) for row in zip(*record["raw_responses"], strict=True)]}
-    assert not axes_are_known(trajectories_of(swapped))
+    assert not axes_are_known(trajectories_of(record | {"raw_responses": turned(record["raw_responses"])}))
     nothing = {name: value for name, value in record.items() if name != "raw_responses"}
     assert not axes_are_known(trajectories_of(nothing))
-    results = [
-        [
-            {"passing": [False], "feedback": [f"got {conversation[2 + 2 * turn]['content']}"]}
-            for conversation in record["conversations"]
-        ]
-        for turn in (0, 1)
-    ]
+    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
     for sample, conversation in enumerate(record["conversations"]):
         for turn in (0, 1):
-            conversation[3 + 2 * turn]["content"] = f"Feedback:\n{results[turn][sample]['feedback'][0]}"
+            conversation[3 + 2 * turn]["content"] = f"Feedback:\ngot {turn}.{sample}"
     assert axes_are_known(trajectories_of(nothing | {"public_exec_results": results}))
-    turned = [list(row) for row in zip(*results, strict=True)]
-    assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned}))
+    assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned(results)}))
 
 
 @pytest.mark.slow
@@ -610,12 +605,6 @@ async def test_true_counts(tmp_path, policy):
     assert [row["prev_best_pass_rate"] for row in prompts if row["turn"] == 1] == [
         1 / 8
     ]  # there: (0 * 4 + 0.5 * 4) / 8
-
-
-def test_never_more_than_m():
-    # Twenty candidates, from which the authors' slice takes up to four too many.
-    assert len(max_variance_subset(list(range(20)), 4)) == 4
-    assert max_variance_subset([0, 1, 2, 3, 4, 5], 4) == [0, 1, 4, 5]
 
 
 @pytest.mark.slow
@@ -723,13 +712,6 @@ def test_prompt_length(tmp_path, policy):
     assert summary["train"]["rows"] == 1
 
 
-@pytest.mark.slow
-def test_files():
-    described = helps()["preproc/verl_preproc_single_turn.py"]
-    assert "validation.parquet" in described
-    assert "taco_cobalt" in described
-
-
 HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 
 
@@ -756,8 +738,3 @@ HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 )
 def test_classifier_verdicts(answer, there, here):
     assert (paper_category(answer), parse_category(answer)) == (there, here)
-
-
-@pytest.mark.slow
-def test_classifier_model():
-    assert "gpt-5-2025-08-07" in helps()["run_llm_judge.py"]

@@ -98,18 +98,11 @@ def test_improvement_goes_by_the_best_earlier_program(pass_rate, best, so_far):
 # ---- program ----
 
 
-@pytest.mark.parametrize(
-    ("text", "opened", "program"),
-    [
-        (GOOD, False, "print(int(input()) ** 2)"),
-        (GOOD.removeprefix("<think>"), True, "print(int(input()) ** 2)"),
-        # Cut off while thinking, where the prompt ends with the tag: only the setting can tell.
-        ("Let me try ```python\ndraft\n```", True, None),
-        ("Let me try\n```python\nfinal\n```", False, "final"),
-    ],
-)
-def test_a_thinking_that_the_prompt_opened_has_no_program(text, opened, program):
-    assert program_to_judge(text, RewardSettings(prompt_opens_thinking=opened)) == program
+@pytest.mark.parametrize(("opened", "program"), [(True, None), (False, "draft")])
+def test_a_thinking_that_the_prompt_opened_has_no_program(opened, program):
+    own = RewardSettings(prompt_opens_thinking=opened)
+    assert program_to_judge("Let me try\n```python\ndraft\n```", own) == program
+    assert program_to_judge(GOOD.removeprefix("<think>"), own) == "print(int(input()) ** 2)"
 
 
 @pytest.mark.parametrize("best", [0.0, 0.5])
@@ -279,12 +272,6 @@ def test_each_part_may_have_its_number_of_tokens_and_not_one_more(text, thinking
         assert compute_reward(text, 0.0, best).total == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_form_of_a_regression_is_rewarded_as_that_of_a_failure():
-    long = response("hm", explanation=prose(513))
-    assert compute_reward(long, 0.75, 0.75).total == pytest.approx(-0.1 + 0.075 * math.tanh(1 / 1024) - 0.1)
-    assert compute_reward(long, 0.75, 0.5).total == pytest.approx(0.25 - 0.01)
-
-
 @pytest.mark.parametrize(
     ("thinking", "bonus"),
     [
@@ -298,7 +285,7 @@ def test_the_form_of_a_regression_is_rewarded_as_that_of_a_failure():
         ("waiting, errors, buts", 0.0),  # whole words only
         ("wait_error retry2", 0.0),
         ("wait-but\nerror", 0.015),
-        ("wait mistake however but", 0.020),
+        ("<think>\nwait mistake however but", 0.020),  # a tag of the model's own is part of the thinking
         ("wait mistake however but retry", 0.025),
         ("wait mistake however but retry error verify wrong evaluate", 0.025),  # the cap
     ],
@@ -310,11 +297,6 @@ def test_a_failed_program_earns_a_bonus_for_thinking_and_its_keywords(thinking, 
     # Neither in the answer nor for a program that earned 0 or more.
     assert compute_reward(response(explanation=thinking), 0.0).form.value == 0.0
     assert compute_reward(response(thinking), 0.25).form.value == 0.0
-
-
-def test_a_thinking_tag_that_the_model_wrote_itself_is_part_of_the_thinking():
-    tokens = token_counter()("<think>\nhm")
-    assert compute_reward(response("<think>\nhm"), 0.0).form.value == 0.075 * math.tanh(tokens / 1024)
 
 
 # ---- laws ----
@@ -373,9 +355,9 @@ def test_any_text_at_all_has_a_reward(text, pass_rate, best):
 
 
 def test_rulers_are_punished_by_default_and_spared_on_request():
-    ruled = response("-" * 300)
-    assert compute_reward(ruled, 1.0).total == pytest.approx(0.1)
-    assert compute_reward(ruled, 1.0, settings=RewardSettings(spare_tables=True)).total == 1.0
+    for spared, total in ((False, 0.1), (True, 1.0)):
+        reward = compute_reward(response("-" * 300), 1.0, settings=RewardSettings(spare_tables=spared))
+        assert reward.total == pytest.approx(total)
 
 
 @pytest.mark.parametrize(

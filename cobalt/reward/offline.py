@@ -5,9 +5,10 @@ The policy gradient of a group is sum over i of A_i grad log pi(y_i | x). The fu
 was not available in full: `docs/offline_rl.md` says which constants are assumed.
 """
 
+import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
+from typing import Literal, TypeGuard, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -46,22 +47,16 @@ class OfflineSettings:
     kl: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.estimator not in get_args(OfflineEstimator):
-            raise UserError(f"offline.estimator is {self.estimator!r}: it must be {_either(OfflineEstimator)}")
-        for name in ("beta", "kl", "clip"):
-            value = getattr(self, name)
-            if value is None and name == "clip":
-                continue
-            if not isinstance(value, Real) or isinstance(value, bool) or not np.isfinite(float(value)):
-                raise UserError(f"offline.{name} is {value!r}: it must be a number")
-        if self.beta <= 0:
-            raise UserError(f"offline.beta is {self.beta}: it must be above 0")
-        if self.kl < 0:
-            raise UserError(f"offline.kl is {self.kl}: it must be 0 or more")
-        if self.clip is not None and not 0 < self.clip < 1:
-            raise UserError(f"offline.clip is {self.clip}: it must be between 0 and 1, or null for no importance ratio")
-        if self.estimator == "sft" and self.clip is not None:
-            raise UserError("offline.clip belongs to policy gradients: leave it null with the estimator sft")
+        clipped = self.clip is not None
+        for name, holds, rule in (
+            ("estimator", self.estimator in get_args(OfflineEstimator), " or ".join(get_args(OfflineEstimator))),
+            ("beta", is_number(self.beta) and self.beta > 0, "a number above 0"),
+            ("kl", is_number(self.kl) and self.kl >= 0, "a number, 0 or more"),
+            ("clip", not clipped or (is_number(self.clip) and 0 < self.clip < 1), "between 0 and 1, or null for none"),
+            ("clip", not clipped or self.estimator != "sft", "null with the estimator sft, which has no ratio"),
+        ):
+            if not holds:
+                raise UserError(f"offline.{name} is {getattr(self, name)!r}: it must be {rule}")
 
     @property
     def needs_start(self) -> bool:
@@ -69,8 +64,9 @@ class OfflineSettings:
         return self.clip is not None or self.kl > 0
 
 
-def _either(kind: object) -> str:
-    return " or ".join(map(repr, get_args(kind)))
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a setting is a finite number, and not a truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def leave_one_out(rewards: Floats) -> Floats:
@@ -93,8 +89,7 @@ def group_normalised(rewards: Floats) -> Floats:
 
 def exponential(rewards: Floats, beta: float) -> Floats:
     """A_i = exp(beta x GRPO's A_i), above 0: every response is imitated, better ones more."""
-    weights: Floats = np.exp(beta * group_normalised(rewards))
-    return weights
+    return np.exp(beta * group_normalised(rewards))
 
 
 def offline_advantages(settings: OfflineSettings, rewards: Floats, accepted: npt.NDArray[np.bool_]) -> Floats:

@@ -11,15 +11,11 @@ M = Σ_i |τ_i| their number in the group. p[i][t, j] is 1 if program t of traje
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
-import numpy.typing as npt
 
+from cobalt.reward.offline import Floats, is_number
 from cobalt.stage.errors import UserError
-
-Floats = npt.NDArray[np.float64]
-
 
 SMALLEST_SIGMA = 1e-6
 """Below this the kernel of equation 7 tells nothing but equal pass rates apart, and its square vanishes in the end."""
@@ -56,18 +52,13 @@ class VerpoSettings:
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "gamma", "sigma_floor", "delta", "sigma"):
-            value = getattr(self, name)
+            value, least = getattr(self, name), SMALLEST_SIGMA if "sigma" in name else 0.0
             if name == "sigma" and value is None:
                 continue
-            if not isinstance(value, Real) or isinstance(value, bool) or not np.isfinite(float(value)):
-                raise UserError(f"VeRPO's {name} is {value!r}: it must be a number")
-        for name in ("alpha", "beta", "delta"):
-            if getattr(self, name) < 0:
-                raise UserError(f"VeRPO's {name} is {getattr(self, name)}: it must be 0 or more")
+            if not is_number(value) or value < least:
+                raise UserError(f"VeRPO's {name} is {value!r}: it must be a number, {least:g} or more")
         if not 0 < self.gamma <= 1:
             raise UserError(f"VeRPO's gamma is {self.gamma}: it must be above 0 and at most 1")
-        if any(value is not None and value < SMALLEST_SIGMA for value in (self.sigma, self.sigma_floor)):
-            raise UserError(f"VeRPO's sigma and sigma_floor must be {SMALLEST_SIGMA:g} or more")
 
 
 PUBLISHED = VerpoSettings()
@@ -119,8 +110,7 @@ def trajectory_rewards(lengths: Sequence[int], solved: Sequence[bool], settings:
 
     `lengths` are |τ_i|, and `solved` is R_traj: whether a trajectory passed every test.
     """
-    rewards: Floats = np.asarray(solved, np.float64) * settings.gamma ** np.asarray(lengths, np.float64)
-    return rewards
+    return np.asarray(solved, np.float64) * settings.gamma ** np.asarray(lengths, np.float64)
 
 
 def advantages(outcomes: Sequence[Floats], solved: Sequence[bool], settings: VerpoSettings = PUBLISHED) -> list[Floats]:

@@ -5,6 +5,7 @@ there replaces the last feedback. The reward is still computed on the true tests
 tests are perturbed (field `perturbed_public_test_cases`). The paper does not state its mixing ratio.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cobalt.episode import Message, PromptSet
@@ -12,48 +13,40 @@ from cobalt.episode.episode import Episode, judge_response
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge, VerdictKind
 from cobalt.problems.problem import PERTURBED_TESTS, Problem, ProblemId, TestSuite
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.rows import read_rows
 
 
-class PerturbedTestsReader:
-    """Finds the perturbed public tests of a problem: in its record, or in a file made afterwards."""
+def perturbed_tests(path: Path | None) -> Callable[[Problem], TestSuite | None]:
+    """What finds the perturbed public tests of a problem: in its record, or in the result of run_perturbation.py.
 
-    def __init__(self, path: Path | None) -> None:
-        """Read the result of run_perturbation.py at `path`, if there is one.
+    It gives None for a problem without any, as run_perturbation.py leaves some out, and raises UserError if the file
+    has a problem of its id with other public tests.
 
-        Raises:
-            UserError: the file cannot be read, or a problem has no perturbed tests.
-        """
-        self._path = path
-        self._suites: dict[ProblemId, tuple[TestSuite, TestSuite]] = {}
-        for position, record in read_rows(path) if path else ():
-            try:
-                problem = Problem.parse(record)
-                perturbed = problem.perturbed_tests()
-                if perturbed is None:
-                    raise UserError(f"field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
-            except UserError as error:
-                raise UserError(f"{path}, {position}: {error}") from None
-            self._suites[problem.id] = (problem.public_tests, perturbed)
+    Raises:
+        UserError: the file cannot be read, or a problem in it has no perturbed tests.
+    """
+    if path is None:
+        return Problem.perturbed_tests
+    suites: dict[ProblemId, tuple[TestSuite, TestSuite]] = {}
+    for position, record in read_rows(path):
+        with naming(f"{path}, {position}"):
+            made = Problem.parse(record)
+            perturbed = made.perturbed_tests()
+            if perturbed is None:
+                raise UserError(f"field {PERTURBED_TESTS!r} is missing: run run_perturbation.py first")
+        suites[made.id] = (made.public_tests, perturbed)
 
-    def of(self, problem: Problem) -> TestSuite | None:
-        """The perturbed tests of a problem; None where it has none (run_perturbation.py leaves some problems out).
-
-        Raises:
-            UserError: the file has a problem of this id with other public tests.
-        """
-        if self._path is None:
-            return problem.perturbed_tests()
-        if problem.id not in self._suites:
-            return None
-        true, perturbed = self._suites[problem.id]
+    def of(problem: Problem) -> TestSuite | None:
+        true, perturbed = suites.get(problem.id, (problem.public_tests, None))
         if true != problem.public_tests:
             raise UserError(
-                f"{self._path}: problem {problem.id!r} has other public tests than the trajectories' problem of that"
-                " id: give the file that was made from the problems of this run"
+                f"{path}: problem {problem.id!r} has other public tests than the trajectories' problem of that id: give"
+                " the file that was made from the problems of this run"
             )
         return perturbed
+
+    return of
 
 
 async def impossible_feedback(

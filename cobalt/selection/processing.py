@@ -10,7 +10,7 @@ import random
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import IO, Annotated, Any, get_args
 
@@ -22,12 +22,12 @@ from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_
 from cobalt.episode.trajectory import Trajectory
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
-from cobalt.problems.problem import TestSuite
-from cobalt.selection.augmentation import PerturbedTestsReader, impossible_feedback
+from cobalt.problems.problem import Problem, TestSuite
+from cobalt.selection.augmentation import impossible_feedback, perturbed_tests
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory, read_scored
 from cobalt.selection.segmentation import Context, SolvedRule, StopRule, context, cut
-from cobalt.selection.selection import authors_selection, authors_solved_at_first_turn, select, solved_at_first_turn
-from cobalt.stage.errors import UserError, tally
+from cobalt.selection.selection import authors_solved_at_first_turn, select, solved_at_first_turn
+from cobalt.stage.errors import UserError, naming, tally
 from cobalt.stage.progress import track
 from cobalt.stage.rows import encode_json, parse_json
 from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, quoted, stage, whole
@@ -46,6 +46,9 @@ _DOWN_SAMPLED = "dropped: down-sampling"
 _NOTHING_LEFT = "dropped: no state of it is left"
 _TOO_LONG = "dropped: over the token limit"
 _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
+
+_DECIDE = ["num_turns", "max_trajectories", "max_prompt_tokens", "solved_rule", "is_test", "perturbed_ratio", "seed"]
+"""Settings that decide the prompts, beside those that are recorded only where they are used."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -136,32 +139,23 @@ async def _select(settings: ProcessingSettings, model: str, judge: Judge) -> Sum
     prompts = load_prompts(settings.prompts)
     next(read_scored(settings.input_file, settings.num_turns))  # report bad input before loading a tokenizer (seconds)
     counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
-    perturbed_tests = PerturbedTestsReader(settings.perturbed_file) if settings.perturbed_ratio else None
-    arguments: dict[str, Any] = {
-        "stage": "trajectories",
-        "tokenizer": counter.fingerprint,
-        "num_turns": settings.num_turns,
-        "max_trajectories": settings.max_trajectories,
-        "max_prompt_tokens": settings.max_prompt_tokens,
-        "solved_rule": settings.solved_rule,
-        "is_test": settings.is_test,
-        "perturbed_ratio": settings.perturbed_ratio,
-        "seed": settings.seed,
-    }
+    find_perturbed = perturbed_tests(settings.perturbed_file) if settings.perturbed_ratio else None
+    arguments: dict[str, Any] = {"stage": "trajectories", "tokenizer": counter.fingerprint}
+    arguments |= {name: getattr(settings, name) for name in _DECIDE}
     if settings.authors_selection:
         arguments["authors_selection"] = True
-    if perturbed_tests is not None:
+    if find_perturbed is not None:
         arguments |= {"prompts": dict(prompts.digests), "judge": dict(await judge.describe())}
     inputs = [settings.input_file, *([settings.perturbed_file] if settings.perturbed_file else [])]
     folder = settings.output_file.parent
     with whole(settings.output_file, arguments, inputs) as result, tempfile.TemporaryFile(dir=folder) as file:
-        cutter = _Cutter(settings, counter, perturbed_tests, _Spool(file))
+        cutter = _Cutter(settings, counter, find_perturbed, _Spool(file))
         groups = iter(track(read_scored(settings.input_file, settings.num_turns), desc="trajectories", unit="problem"))
         while batch := list(islice(groups, _PROBLEMS_AT_A_TIME)):
             cutter.add(batch)
-        if perturbed_tests is not None:
+        if find_perturbed is not None:
             await _add_perturbed(settings, counter, cutter, judge, prompts)
-        result.summary = cutter.summary()
+        result.summary = {name: dict(counts) for name, counts in cutter.counts.items()}
         if not cutter.rows:
             raise UserError(
                 f"{settings.input_file}: no prompt is left ({tally(result.summary)}): see --max_prompt_tokens, and the"
@@ -187,8 +181,7 @@ class _Spool:
     def append(self, row: dict[str, Any]) -> int:
         """Append a row, and return its number."""
         line = (encode_json(row, ensure_ascii=False) + "\n").encode()
-        if self._file.tell() != self._starts[-1]:  # a line was read meanwhile
-            self._file.seek(self._starts[-1])
+        self._file.seek(self._starts[-1])
         self._file.write(line)
         self._starts.append(self._starts[-1] + len(line))
         return len(self._starts) - 2
@@ -210,87 +203,86 @@ class _Cutter:
     Attributes:
         rows: Numbers of the prompts in the spool.
         candidates: Numbers in the spool of what could become a perturbed copy of a prompt.
+        counts: Counts by group.
     """
 
     def __init__(
         self,
         settings: ProcessingSettings,
         counter: PromptTokenCounter,
-        perturbed_tests: PerturbedTestsReader | None,
+        find_perturbed: Callable[[Problem], TestSuite | None] | None,
         spool: _Spool,
     ) -> None:
         self._settings = settings
         self._counter = counter
-        self._perturbed_tests = perturbed_tests
+        self._find_perturbed = find_perturbed
         self.spool = spool
         self.rows: list[int] = []
         self.candidates: list[int] = []
         # Every rule has a count from the start, in order of application, so that one that drops nothing is listed too.
-        self.problems = Counter(dict.fromkeys(("read", _SOLVED, _PROBLEM_TOO_LONG, "kept"), 0))
         dropped = (_UNCHANGING, _NEVER_RIGHT, _DOWN_SAMPLED, _PROBLEM_TOO_LONG, _NOTHING_LEFT)
-        self.trajectories = Counter(dict.fromkeys(("read", *dropped, "kept"), 0))
         turns = map(_outcome, range(settings.num_turns + 1))
-        self.prompts = Counter(dict.fromkeys((*map(_rule_name, get_args(StopRule)), _TOO_LONG, *turns), 0))
-        self.perturbed: Counter[str] = Counter()
+        names = {
+            "problems": ("read", _SOLVED, _PROBLEM_TOO_LONG, "kept"),
+            "trajectories": ("read", *dropped, "kept"),
+            "prompts": (*map(_rule_name, get_args(StopRule)), _TOO_LONG, *turns),
+        }
+        self.counts = {group: Counter(dict.fromkeys(rules, 0)) for group, rules in names.items()}
 
     def add(self, groups: Sequence[ScoredProblem]) -> None:
         """Put the prompts of some problems, which are measured as one batch, into the spool."""
-        chosen: list[tuple[Context, list[tuple[ScoredTrajectory, list[Context]]]]] = []
-        for group in groups:
-            self.problems["read"] += 1
-            if self._solved_at_first_turn(group):
-                self.problems[_SOLVED] += 1
-            else:
-                chosen.append((context(group, group.trajectories[0], 0), self._select(group)))
-        # Every chain of states begins with the problem alone, which is one where no trajectory was selected.
-        chains = [states for alone, cuts in chosen for states in ([states for _, states in cuts] or [[alone]])]
-        messages = [[state.messages for state in states] for states in chains]
-        fitting = iter(self._counter.count_fitting(messages, self._settings.max_prompt_tokens))
-        for alone, cuts in chosen:
-            counts = list(islice(fitting, max(1, len(cuts))))
+        problems, trajectories = self.counts["problems"], self.counts["trajectories"]
+        chosen = [cuts for group in groups if (cuts := self._select(group))]
+        chains = [[state.messages for state in states] for cuts in chosen for _, states in cuts]
+        fitting = iter(self._counter.count_fitting(chains, self._settings.max_prompt_tokens))
+        for cuts in chosen:
+            counts = list(islice(fitting, len(cuts)))
+            selected = [scored for scored, _ in cuts if scored is not None]
             if not any(counts):
-                self.problems[_PROBLEM_TOO_LONG] += 1
-                self.trajectories[_PROBLEM_TOO_LONG] += len(cuts)
+                problems[_PROBLEM_TOO_LONG] += 1
+                trajectories[_PROBLEM_TOO_LONG] += len(selected)
                 continue
-            self.problems["kept"] += 1
+            problems["kept"] += 1
+            alone = cuts[0][1][0]
             tests = alone.problem.tests.to_json()
             self._emit(alone, None, tests)
-            for (scored, states), count in zip(cuts, counts, strict=False):
-                self.trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
-                self.prompts[_TOO_LONG] += len(states) - count
+            for scored, (_, states), count in zip(selected, cuts, counts, strict=False):  # none where none is selected
+                trajectories["kept" if count > 1 else _NOTHING_LEFT] += 1
+                self.counts["prompts"][_TOO_LONG] += len(states) - count
                 for state in states[1:count]:
                     self._emit(state, scored.trajectory, tests)
 
-    def _solved_at_first_turn(self, group: ScoredProblem) -> bool:
-        if not self._settings.authors_selection:
-            return solved_at_first_turn(group)
-        try:
-            return authors_solved_at_first_turn(group)
-        except UserError as error:
-            raise UserError(
-                f"{self._settings.input_file}: record {group.problem.id!r}: {error} (needed by --authors_selection)"
-            ) from None
+    def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory | None, list[Context]]]:
+        """The selected trajectories of a problem with the states that the rules leave, the problem alone first.
 
-    def _select(self, group: ScoredProblem) -> list[tuple[ScoredTrajectory, list[Context]]]:
-        """The selected trajectories of a problem, each with the states that the rules leave."""
-        choose = authors_selection if self._settings.authors_selection else select
-        selection = choose(group, self._settings.max_trajectories, is_test=self._settings.is_test)
-        self.trajectories["read"] += len(group.trajectories)
-        self.trajectories[_UNCHANGING] += selection.unchanging
-        self.trajectories[_NEVER_RIGHT] += selection.never_solved
-        self.trajectories[_DOWN_SAMPLED] += selection.not_needed
-        cuts = []
+        The problem alone where no trajectory is selected; nothing where the problem is too easy.
+        """
+        settings, trajectories = self._settings, self.counts["trajectories"]
+        self.counts["problems"]["read"] += 1
+        with naming(f"{settings.input_file}: record {group.problem.id!r}, by --authors_selection"):
+            solved = authors_solved_at_first_turn if settings.authors_selection else solved_at_first_turn
+            if solved(group):
+                self.counts["problems"][_SOLVED] += 1
+                return []
+        selection = select(
+            group, settings.max_trajectories, is_test=settings.is_test, authors=settings.authors_selection
+        )
+        trajectories["read"] += len(group.trajectories)
+        trajectories[_UNCHANGING] += selection.unchanging
+        trajectories[_NEVER_RIGHT] += selection.never_solved
+        trajectories[_DOWN_SAMPLED] += selection.not_needed
+        cuts: list[tuple[ScoredTrajectory | None, list[Context]]] = []
         for scored in selection.selected:
-            states, rule = cut(group, scored, self._settings.solved_rule)
+            states, rule = cut(group, scored, settings.solved_rule)
             if rule is not None:
-                self.prompts[_rule_name(rule)] += self._settings.num_turns + 1 - len(states)
+                self.counts["prompts"][_rule_name(rule)] += settings.num_turns + 1 - len(states)
             cuts.append((scored, states))
-        return cuts
+        return cuts or [(None, [context(group, group.trajectories[0], 0)])]
 
     def _emit(self, state: Context, trajectory: Trajectory | None, tests: str) -> None:
         problem = state.problem
         sample = None if trajectory is None else trajectory.sample
-        self.prompts[_outcome(state.turn)] += 1
+        self.counts["prompts"][_outcome(state.turn)] += 1
         row = {
             "id": f"{problem.id}/{'-' if sample is None else sample}/{state.turn}",
             "problem_id": problem.id,
@@ -303,21 +295,13 @@ class _Cutter:
         }
         row |= {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
         self.rows.append(self.spool.append(row))
-        if trajectory is None or self._perturbed_tests is None:
+        if trajectory is None or self._find_perturbed is None:
             return
-        perturbed = self._perturbed_tests.of(problem)
+        perturbed = self._find_perturbed(problem)
         if perturbed is not None:
             candidate = {"row": self.rows[-1], "response": trajectory.turns[state.turn - 1].response}
             candidate |= {"true": problem.public_tests.to_record(), "perturbed": perturbed.to_record()}
             self.candidates.append(self.spool.append(candidate))
-
-    def summary(self) -> Summary:
-        """Every count so far."""
-        return {
-            "problems": dict(self.problems),
-            "trajectories": dict(self.trajectories),
-            "prompts": dict(self.prompts),
-        } | ({"perturbed prompts": dict(self.perturbed)} if self.perturbed else {})
 
 
 def _rule_name(rule: StopRule) -> str:
@@ -332,7 +316,7 @@ async def _add_perturbed(
     settings: ProcessingSettings, counter: PromptTokenCounter, cutter: _Cutter, judge: Judge, prompts: PromptSet
 ) -> None:
     """Add perturbed copies until there are `perturbed_ratio` times as many as partial trajectories."""
-    partial = len(cutter.rows) - cutter.prompts[_outcome(0)]
+    partial = len(cutter.rows) - cutter.counts["prompts"][_outcome(0)]
     wanted = round(settings.perturbed_ratio * partial)
     if wanted and not cutter.candidates:
         raise UserError(
@@ -345,8 +329,9 @@ async def _add_perturbed(
         return await impossible_feedback(judge, prompts, item["response"], *suites)
 
     order = _shuffled(cutter.candidates, settings.seed)
-    counts = cutter.perturbed
-    counts.update({"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0})
+    counts = cutter.counts["perturbed prompts"] = Counter(
+        {"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0}
+    )
     with track(total=wanted, desc="perturbed", unit="prompt") as progress:
         while order and counts["added"] < wanted:
             batch = min(wanted - counts["added"], _PROGRAMS_AT_A_TIME)

@@ -1,13 +1,14 @@
 """Which trajectories of a problem are worth training on (Cobalt §3; the authors' `process_multi_turn_taco.py`).
 
-Everything is counted in tests passed, so that comparisons and ties are exact. Only `authors_selection` and
+Everything is counted in tests passed, so that comparisons and ties are exact. Only `authors` of `select` and
 `authors_solved_at_first_turn` compute as the authors' script does where the paper's text does not ask for it. No file
 is read or written here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -37,30 +38,28 @@ def solved_at_first_turn(group: ScoredProblem) -> bool:
     return all(trajectory.passed[0] == group.tests for trajectory in group.trajectories)
 
 
-def score(trajectory: ScoredTrajectory) -> int:
-    """Most tests passed at a turn minus fewest; over all tests, public and hidden."""
-    return max(trajectory.passed) - min(trajectory.passed)
-
-
-def select(group: ScoredProblem, most: int, *, is_test: bool = False) -> Selection:
-    """Choose at most `most` trajectories of a problem.
+def select(group: ScoredProblem, most: int, *, is_test: bool = False, authors: bool = False) -> Selection:
+    """Choose at most `most` trajectories of a problem by their scores: most tests passed at a turn minus fewest.
 
     For training, the candidates are those that change and reach a correct program; of more than `most` candidates, the
     subset with the largest variance of scores is chosen. For tests, it is the trajectory with the lowest score among
-    those that change (the first of several).
+    those that change (the first of several). `authors`: scores are over every turn in the file, not only of the turns
+    that are cut, and of pass rates in floating point, so that of equal scores rounding may make one the lowest.
     """
-    changing = [trajectory for trajectory in group.trajectories if score(trajectory) > 0]
-    unchanging = len(group.trajectories) - len(changing)
+    rated = []
+    for scored in group.trajectories:
+        values = _authors_pass_rates(scored, group) if authors else scored.passed
+        rated.append((max(values) - min(values), max(values), scored))
+    changing = [item for item in rated if item[0] > 0]
+    unchanging = len(rated) - len(changing)
     if is_test:
-        lowest = sorted(changing, key=lambda trajectory: (score(trajectory), trajectory.trajectory.sample))[:1]
-        return Selection(tuple(lowest), unchanging, 0, len(changing) - len(lowest))
-    solved = [trajectory for trajectory in changing if max(trajectory.passed) == group.tests]
-    chosen = max_variance_subset([score(trajectory) for trajectory in solved], most)
+        lowest = sorted(changing, key=lambda item: item[0])[:1]
+        return Selection(tuple(item[2] for item in lowest), unchanging, 0, len(changing) - len(lowest))
+    solved = [item for item in changing if item[1] == (1.0 if authors else group.tests)]
+    subset: Callable[[Sequence[Any], int], list[int]] = _authors_subset if authors else max_variance_subset
+    chosen = subset([item[0] for item in solved], most)
     return Selection(
-        tuple(solved[index] for index in chosen),
-        unchanging,
-        len(changing) - len(solved),
-        len(solved) - len(chosen),
+        tuple(solved[index][2] for index in chosen), unchanging, len(changing) - len(solved), len(solved) - len(chosen)
     )
 
 
@@ -73,37 +72,22 @@ def authors_solved_at_first_turn(group: ScoredProblem) -> bool:
     return all(map(all, decode_passing(group.problem.record, len(group.problem.tests))))
 
 
-def authors_selection(group: ScoredProblem, most: int, *, is_test: bool = False) -> Selection:
-    """As `select`, but over every turn in the file, and with pass rates in floating point.
-
-    A score is then not only of the turns that are cut, and of equal scores rounding may make one the lowest.
-    """
-    rated = []
-    for scored in group.trajectories:
-        rates = authors_pass_rates(scored, group.public_tests, group.tests)
-        rated.append((max(rates) - min(rates), max(rates), scored))
-    changing = [item for item in rated if item[0] > 0]
-    unchanging = len(rated) - len(changing)
-    if is_test:
-        lowest = sorted(changing, key=lambda item: item[0])[:1]
-        return Selection(tuple(item[2] for item in lowest), unchanging, 0, len(changing) - len(lowest))
-    solved = [item for item in changing if item[1] == 1.0]
-    ranked = sorted(solved, key=lambda item: item[0])
-    if len(ranked) > most:
-        ends = [ranked[: most - high] + ranked[len(ranked) - high :] for high in range(most)]
-        ranked = max(ends, key=lambda subset: float(np.var([item[0] for item in subset])))
-    return Selection(
-        tuple(item[2] for item in ranked), unchanging, len(changing) - len(solved), len(solved) - len(ranked)
-    )
-
-
-def authors_pass_rates(scored: ScoredTrajectory, public: int, tests: int) -> list[float]:
+def _authors_pass_rates(scored: ScoredTrajectory, group: ScoredProblem) -> list[float]:
     """The pass rate over all tests of each turn in the file, by the authors' formula."""
-    trajectory = scored.trajectory
+    trajectory, public, tests = scored.trajectory, group.public_tests, group.tests
     return [
         (hidden_rate * (tests - public) + public_rate * public) / tests
         for public_rate, hidden_rate in zip(trajectory.public_pass_rates, trajectory.hidden_pass_rates, strict=True)
     ]
+
+
+def _authors_subset(scores: Sequence[float], size: int) -> list[int]:
+    """As `max_variance_subset`, but ascending by score, and all `size` highest scores are never chosen together."""
+    ranked = sorted(range(len(scores)), key=scores.__getitem__)
+    if len(ranked) <= size:
+        return ranked
+    ends = [ranked[: size - high] + ranked[len(ranked) - high :] for high in range(size)]
+    return max(ends, key=lambda subset: float(np.var([scores[index] for index in subset])))
 
 
 def max_variance_subset(scores: Sequence[int], size: int) -> list[int]:

@@ -23,7 +23,6 @@ from cobalt.episode.prompt_set import BUILT_IN, DEFAULT
 from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_policy
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.selection.verl_parquet import Split, rows_schema
-from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 from cobalt.stage.rows import read_rows
@@ -156,10 +155,9 @@ def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
 
     def read(path: Path) -> Iterator[dict[str, Any]]:
         for record in iterate_records(path):
-            try:
-                yield row(Problem.parse(record))
-            except UserError as error:
-                raise UserError(f"{path}: record {record['id']!r}: {error}") from None
+            with naming(f"{path}: record {record['id']!r}"):
+                made = row(Problem.parse(record))
+            yield made
 
     data = "episodes --rollout multi_turn" if settings.episodes else "problems"
     return _convert(settings, decided, read, data, rows_schema(episodes=settings.episodes))
@@ -187,17 +185,13 @@ def convert_multi_turn(settings: MultiTurnRowsSettings) -> Outcome:
 
 def _read_contextual(path: Path) -> Iterator[dict[str, Any]]:
     for record in _contextual_records(path):
-        try:
+        with naming(f"{path}: record {record['id']!r} is not a result of process_multi_turn_taco.py"):
             fields = checked(_CONTEXTUAL, {"sample": None} | record)
             messages, tests = fields.pop("prompt"), TestSuite.parse(fields.pop("test_cases"))
-            if not tests:
-                raise UserError("field 'test_cases': the test suite is empty")
-            if messages[-1]["role"] != "user":
-                raise UserError("field 'prompt' must end with a message of the user")
-        except UserError as error:
-            raise UserError(
-                f"{path}: record {record['id']!r}: {error}: give the result of process_multi_turn_taco.py"
-            ) from None
+            if not tests or messages[-1]["role"] != "user":
+                raise UserError(
+                    "field 'test_cases' has no test, or field 'prompt' does not end with the user's message"
+                )
         yield _row(record, messages, tests, **fields)
 
 
@@ -248,22 +242,14 @@ def _convert(
 ) -> Outcome:
     """Write both splits; `data` is what `cobalt train --data` calls the rows."""
     sources = {"train": settings.train_file, "validation": settings.validation_file}
-    if settings.train_file.samefile(settings.validation_file):
-        raise UserError(
-            f"{settings.train_file} and {settings.validation_file} are the same file: give validation one of its own"
-        )
     for path in sources.values():
         next(read(path), None)  # report a file of another kind before loading a tokenizer, which takes seconds
     model = settings.model_name or recorded_policy(settings.train_file)
     counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
-    arguments |= {
-        "tokenizer": counter.fingerprint,
-        "max_prompt_length": settings.max_prompt_length,
-        "data_source": settings.data_source,
-    }
+    limit, source = settings.max_prompt_length, settings.data_source
+    arguments |= {"tokenizer": counter.fingerprint, "max_prompt_length": limit, "data_source": source}
     splits: dict[str, Split] = {}
     with ExitStack() as stack:
-        stack.enter_context(locked_folder(settings.local_dir))
         made = {
             name: stack.enter_context(
                 whole(settings.local_dir / file, arguments | {"split": name}, [sources[name]], lines=False)
@@ -271,12 +257,12 @@ def _convert(
             for name, file in RESULTS.items()
         }
         for name, result in made.items():
-            split = splits[name] = Split(name, settings.data_source, counter, settings.max_prompt_length)
+            split = splits[name] = Split(name, source, counter, limit)
             split.write(read(sources[name]), result.file, schema)
             if not split.rows:
                 raise UserError(
                     f"{sources[name]}: no prompt is left: {split.tally.total()} of {split.read} are longer than"
-                    f" --max_prompt_length {settings.max_prompt_length}"
+                    f" --max_prompt_length {limit}"
                 )
         summary = _summary(settings, splits)
         for name, result in made.items():
