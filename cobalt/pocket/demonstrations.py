@@ -129,16 +129,16 @@ class Demonstrator:
         self, task: Task, before: Expressions, failure: "Failure | None", cases: list[str]
     ) -> tuple[Kind, str, Expressions]:
         """What follows a program's feedback, its thought, and the next expressions; a special case joins `cases`."""
-        thought, after = next_choice(task, before, failure is None, self.rng)
         kind: Kind = "change"
-        if after != before and self.show_change:
-            thought = _change_shown(task, before, after, failed=failure is not None)
-        elif after != before:
-            thought = f"{thought}\n{plan(task, after)}"
+        change = next_change(task, before, failure is None, self.rng)
+        if change is not None:
+            index, new = change
+            after = (*before[:index], new, *before[index + 1 :])
+            thought = self._thought(task, index, before[index], after, failed=failure is not None)
         elif failure is None:
-            kind = "keep passing"
+            kind, thought, after = "keep passing", "The tests pass. Keep the program.", before
         else:
-            kind = "keep failing"
+            kind, thought, after = "keep failing", "The test fails, but the program looks right. Keep it.", before
             if self.special_cases and self.rng.random() < self.special_cases:
                 case = special_case(failure, after[0])
                 if case is not None and case not in cases:
@@ -149,6 +149,18 @@ class Demonstrator:
             # A small model learns to copy from the feedback only if it does so in many conversations.
             thought = f"Input:\n{failure.stdin}\nExpected Output:\n{failure.expected.rstrip()}\n{thought}"
         return kind, thought, after
+
+    def _thought(self, task: Task, index: int, old: str | None, after: Expressions, *, failed: bool) -> str:
+        """The thought that changes the expression `old` of a slot to that of `after`."""
+        label, slot, new = LABELS[index], task.slots[index], after[index]
+        assert new is not None
+        if not self.show_change:
+            opening = "The test fails:" if failed else "The tests pass, but"
+            return f"{opening} {label} is {'missing' if old is None else 'wrong'}.\n{plan(task, after)}"
+        opening = "The test fails." if failed else "The tests pass, but a line is wrong."
+        shown = slot.shown(old)
+        wrong = "is missing." if shown is None else f"{shown}\nis wrong."
+        return f"{opening}\n# {label}\n{wrong} Better:\n{label}: {slot.note(new)}"
 
 
 def damage(program: str, rng: random.Random) -> str:
@@ -238,56 +250,39 @@ def first_choice(task: Task, rng: random.Random) -> Expressions:
     return tuple(chosen)
 
 
-def next_choice(task: Task, expressions: Expressions, passed: bool, rng: random.Random) -> tuple[str, Expressions]:
-    """The thought and the expressions that follow a program's feedback; at most one slot changes.
+def next_change(task: Task, expressions: Expressions, passed: bool, rng: random.Random) -> tuple[int, str] | None:
+    """The slot that changes after a program's feedback, and its new expression; None: the program is kept.
 
     Either reading of an open sentence counts as no mistake, whichever the tests want: nothing here knows the coin.
     """
-    mistakes = [index for index, slot in enumerate(task.slots) if expressions[index] not in slot.readings]
-    sound = [index for index in range(1, len(task.slots)) if index not in mistakes]
-    clear = [index for index in sound if not task.slots[index].is_open]
-
-    def change(index: int, new: str) -> tuple[str, Expressions]:
-        fault = "is missing" if expressions[index] is None else "is wrong"
-        opening = "The tests pass, but" if passed else "The test fails:"
-        return f"{opening} {LABELS[index]} {fault}.", (*expressions[:index], new, *expressions[index + 1 :])
-
+    slots = task.slots
+    mistakes = [index for index, slot in enumerate(slots) if expressions[index] not in slot.readings]
+    sound = [index for index in range(1, len(slots)) if index not in mistakes]
+    clear = [index for index in sound if not slots[index].is_open]
     if passed:
         if mistakes and rng.random() < _HIDDEN_REPAIR:
-            return change(mistakes[0], _repaired(task.slots[mistakes[0]], rng))
+            return mistakes[0], _repaired(slots[mistakes[0]], rng)
         if rng.random() < _DOUBT:
-            index = rng.randrange(1, len(task.slots))
-            if index in clear:
-                return change(index, task.slots[index].wrong)
-        return "The tests pass. Keep the program.", expressions
+            index = rng.randrange(1, len(slots))
+            return (index, slots[index].wrong) if index in clear else None
+        return None
     flippable = [index for index in sound if index not in clear]
     if flippable and rng.random() < FLIP:
         index = rng.choice(flippable)
-        return change(index, next(other for other in task.slots[index].readings if other != expressions[index]))
+        return index, next(other for other in slots[index].readings if other != expressions[index])
     for index in mistakes:
-        slot = task.slots[index]
-        habit = slot.phrasing.habit if expressions[index] == slot.wrong else CLEAR
+        habit = slots[index].phrasing.habit if expressions[index] == slots[index].wrong else CLEAR
         if rng.random() < habit.repair:
-            return change(index, _repaired(slot, rng))
+            return index, _repaired(slots[index], rng)
     if rng.random() < _SPOIL and clear:
         index = rng.choice(clear)
-        return change(index, task.slots[index].wrong)
-    return "The test fails, but the program looks right. Keep it.", expressions
+        return index, slots[index].wrong
+    return None
 
 
 def _repaired(slot: Slot, rng: random.Random) -> str:
     """The right expression of a slot, or either reading where the sentence is open."""
     return rng.choice(slot.readings) if slot.is_open else slot.right
-
-
-def _change_shown(task: Task, before: Expressions, after: Expressions, *, failed: bool) -> str:
-    """A thought that quotes the line that changes, as the program has it, and notes the new one as a plan does."""
-    index = next(index for index, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
-    label, slot, new = LABELS[index], task.slots[index], after[index]
-    old = slot.shown(before[index])
-    opening = "The test fails." if failed else "The tests pass, but a line is wrong."
-    wrong = "is missing." if old is None else f"{old}\nis wrong."
-    return f"{opening}\n# {label}\n{wrong} Better:\n{label}: {'nothing' if new is None else slot.note(new)}"
 
 
 def _miscopied(slot: Slot, rng: random.Random) -> str:
