@@ -1,6 +1,5 @@
 """A small driver for a real headless Chromium, over its debugging pipe; no tests. It needs no port and no package."""
 
-import base64
 import fcntl
 import itertools
 import json
@@ -104,10 +103,3 @@ class Chromium:
         text = {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
-
-    def screenshot(self, path, width=1200, height=900, dark=False):
-        """Write a PNG of the page at the given size, in the light or the dark scheme."""
-        scheme = "dark" if dark else "light"
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -28,20 +28,6 @@ def distinct(count, seed=0):
     return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz \n", k=count))
 
 
-BLOCKS = {length: distinct(length, seed=length) for length in (31, 32, 33, 63, 64, 65, 127, 500, 1500, 2999)}
-
-
-@pytest.mark.parametrize("length", BLOCKS)
-@pytest.mark.parametrize("around", [0, 1, 95, 700])
-def test_a_block_counts_from_the_eighth_time_on(length, around):
-    # The "#" on either side keeps the neighbours from going on with the block.
-    block, head, tail = BLOCKS[length], distinct(around, seed=-1) + "#", "#" + distinct(around, seed=-2)
-    assert is_repetitive(head + block * 8 + tail) is (length >= 32)
-    assert is_repetitive(head + block * 9 + tail) is (length >= 32)
-    assert not is_repetitive(head + (block * 8)[1:] + tail)
-    assert not is_repetitive(head + (block * 8)[:-1] + tail)
-
-
 @pytest.mark.parametrize(
     ("text", "repetitive"),
     [

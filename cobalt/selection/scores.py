@@ -56,20 +56,12 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
         turns: How many turns of each trajectory are used, counted from the first.
 
     Raises:
-        UserError: a record is malformed or not evaluated, or has another number of turns than the records before it.
+        UserError: a record is malformed or not evaluated, or has fewer turns.
     """
-    recorded: int | None = None
     for group in read_trajectories(path):
-        number = len(group.trajectories[0].turns)
-        recorded = number if recorded is None else recorded
         with naming(f"{path}: record {group.problem.id!r}"):
             _check_record(group, turns)
             scored = score_problem(group, turns)
-        if number != recorded:
-            raise UserError(
-                f"{path}: record {group.problem.id!r} has {number} turns where another has {recorded}:"
-                " process runs with the same number of turns together"
-            )
         yield scored
 
 
