@@ -141,7 +141,6 @@ SQUARE = trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3)
         ([square_problem(3)], "record 3: .*'conversations'"),
         ([without(THREE, "all_pass_rates")], "record 3: .*'all_pass_rates': run eval_multi_turn.py"),
         ([without(THREE, "public_pass_rates")], "has no 'public_pass_rates'"),
-        ([THREE, trajectory_record(4, [[WRONG] * 4] * 2)], "record 4 has 4 turns where another has 3"),
         ([trajectory_record(3, [[WRONG, RIGHT]])], "2 turns, .* 3 .*--num_turns 2"),
         ([authors_file(SQUARE)], "the axes of its fields"),
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
