@@ -5,6 +5,7 @@ import json
 import random
 import re
 import zlib
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,17 +16,13 @@ from test_scripts import assert_each_is_refused
 from test_scripts import run as run_script
 
 import cobalt.report.viewer.page
-from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import program_of, split_thinking
 from cobalt.hacking.events import HackingEvent
-from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge import VerdictKind
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import write_viewer
-from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
-from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import file_digest
-from cobalt.stage.records import read_records
 
 WEB = Path(cobalt.report.viewer.page.__file__).parent / "web"
 RIGHT = "<think>square it</think>\n```python\nprint(int(input()) ** 2)\n```"
@@ -69,44 +66,29 @@ def decoded(path, identifier):
 # ---- data
 
 
-@pytest.mark.sandbox
-async def test_a_judged_run_is_shown_as_it_was_recorded(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    recorded = write_lines(tmp_path / "r.jsonl", [{"id": 0, "raw_responses": [[DOUBLE, RIGHT], [RIGHT, NO_CODE]]}])
-    settings = {"num_completions": 2, "max_tokens": 64, "seed": 0}
-    run = RepairSettings(problems, tmp_path / "m.jsonl", **settings, turns=1)
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        assert not (await repair(run, ReplayEngine(recorded, 2), judge)).failed
-        assert not (await evaluate_turns(TurnsSettings(run.output_file, tmp_path / "evaluation.jsonl"), judge)).failed
+def test_a_run_is_shown_as_it_was_recorded(tmp_path):
+    record = evaluated(0, [[DOUBLE, RIGHT], [RIGHT, NO_CODE]], [[0.0, 1.0], [1.0, 0.5]])
+    write_lines(tmp_path / "evaluation.jsonl", [record])
     assert write_viewer({"run": tmp_path}, tmp_path / "view.html") == 1
-    [record] = read_records(tmp_path / "evaluation.jsonl")
-    index = decoded(tmp_path / "view.html", "index")
+    index, piece = (decoded(tmp_path / "view.html", name) for name in ("index", "piece-0-0"))
     assert len(KINDS) == len(VerdictKind) <= 10  # each has one digit
-    [figures] = index["problems"][0]["runs"]
-    assert (index["runs"], index["models"]) == (["run"], [""])  # a replay has no model
-    assert figures["levels"] == ["0S", "S0"]
-    piece = decoded(tmp_path / "view.html", "piece-0-0")
+    [figures], texts = index["problems"][0]["runs"], piece["texts"]
+    assert (index["runs"], index["models"], figures["levels"]) == (["run"], [""], ["0S", "S5"])
+    assert figures["tokens"] == [[7, 7], [7, 7]]
     assert piece["public"] == [["2\n", "4\n"], ["3\n", "9\n"]]
-    for sample in (0, 1):
-        for turn in (0, 1):
-            shown = piece["samples"][sample][turn]
-            result = record["public_exec_results"][turn][sample]
-            parts = [piece["texts"][shown[name]] for name in ("thinking", "response") if name in shown]
-            assert "".join(parts) == record["raw_responses"][turn][sample]
-            assert figures["tokens"][sample][turn] == record["completion_tokens"][turn][sample]
-            kinds = {verdict["kind"] for verdict in result["verdicts"]} | set(record["hidden_verdicts"][sample][turn])
-            assert {k for place, k in enumerate(KINDS) if figures["kinds"][sample][turn] >> place & 1} == kinds
-            assert piece["texts"][shown["feedback"]] == record["conversations"][sample][3 + 2 * turn]["content"]
-            assert [KINDS[int(digit)] for digit in shown["hidden"]] == record["hidden_verdicts"][sample][turn]
-            assert [KINDS[int(digit)] for digit in shown["public"]] == [v["kind"] for v in result["verdicts"]]
-            assert [piece["texts"][text] for text in shown["messages"]] == result["feedback"]
-            assert shown["rate"] == record["all_pass_rates"][sample][turn]
-            assert shown["tokens"] == record["completion_tokens"][turn][sample]
-    assert piece["texts"][piece["samples"][0][1]["program"]] == "print(int(input()) ** 2)"
+    for sample, turn in product((0, 1), repeat=2):
+        shown, hidden = piece["samples"][sample][turn], record["hidden_verdicts"][sample][turn]
+        parts = [texts[shown[name]] for name in ("thinking", "response") if name in shown]
+        assert "".join(parts) == record["raw_responses"][turn][sample]
+        kinds = {kind for place, kind in enumerate(KINDS) if figures["kinds"][sample][turn] >> place & 1}
+        assert kinds == {"passed", "wrong_answer", *hidden}
+        assert [KINDS[int(digit)] for digit in shown["hidden"]] == hidden
+        assert (shown["public"], [texts[text] for text in shown["messages"]]) == ("01", ["", "Expected Output: 9"])
+        assert (texts[shown["feedback"]], shown["tokens"]) == (f"retry {turn}", 7)
+        assert shown["rate"] == record["all_pass_rates"][sample][turn]
+    assert texts[piece["samples"][0][1]["program"]] == "print(int(input()) ** 2)"
     assert piece["samples"][1][1]["program"] is None
-    assert [[(role, piece["texts"][text]) for role, text in opening] for opening in piece["openings"]] == [
-        [(message["role"], message["content"]) for message in record["conversations"][0][:2]]
-    ]
+    assert [[(role, texts[text]) for role, text in opening] for opening in piece["openings"]] == [[("user", "go")]]
 
 
 def piece_of(record):

@@ -68,14 +68,8 @@ def pass_rates(outcomes: Sequence[Floats]) -> Floats:
     """ρ_j = (1 / M) Σ_i Σ_t p[i][t, j], equation 3: the share of the group's programs that pass test j.
 
     `outcomes` is p, one array of shape (|τ_i|, tests) for each trajectory; the result has shape (tests,).
-
-    Raises:
-        ValueError: there is no program, or the number of tests differs.
     """
-    programs = np.concatenate([np.asarray(trajectory, np.float64) for trajectory in outcomes])
-    if programs.ndim != 2 or not len(programs):
-        raise ValueError(f"outcomes must be (programs, tests) with a program or more, not {programs.shape}")
-    rates: Floats = programs.mean(axis=0)
+    rates: Floats = np.concatenate([np.asarray(trajectory, np.float64) for trajectory in outcomes]).mean(axis=0)
     return rates
 
 
