@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import naming
+from cobalt.stage.records import checked
+from cobalt.stage.rows import read_rows
 
 METRICS = "metrics.jsonl"
 REWARD = "reward/score"
@@ -13,7 +15,10 @@ REWARD = "reward/score"
 
 class _Step(BaseModel):
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
+
+
+_STEP = TypeAdapter(_Step)
 
 
 def validation_solved(metrics: Mapping[str, float]) -> float | None:
@@ -35,23 +40,14 @@ def validation_quality(metrics: Mapping[str, float]) -> float | None:
 def read_metrics(run: Path, *, unfinished: bool = False) -> list[tuple[int, dict[str, float]]]:
     """The steps of a training run and their metrics, from its folder; `unfinished` leaves out a torn last line.
 
+    A value that is not a number is left out.
+
     Raises:
         UserError: the metrics file is missing, or is not one.
     """
-    path = run / METRICS
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise UserError(f"{path} cannot be read: give the --output_dir of a training run") from None
-    if unfinished:
-        text = text[: text.rfind("\n") + 1]
-    lines = text.removesuffix("\n").split("\n") if text or not unfinished else []
     steps = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = _Step.model_validate_json(line)
-        except ValidationError:
-            cut = ", perhaps cut off" if number == len(lines) else ""
-            raise UserError(f"{path}, line {number}: not a step of a training run{cut}") from None
-        steps.append((record.step, record.metrics))
+    for place, row in read_rows(run / METRICS, unfinished=unfinished):
+        with naming(f"{run / METRICS}, {place}, is not a step of a training run"):
+            step = checked(_STEP, row)
+        steps.append((step.step, {name: value for name, value in step.metrics.items() if value is not None}))
     return steps

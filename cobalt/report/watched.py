@@ -24,9 +24,6 @@ _STAGES = {"train": "online", "offline": "offline"}
 """Kinds of training by the stage of the run's manifest."""
 
 
-_PHASES = ("update_actor", "ref", "save_checkpoint")
-
-
 def _seconds(metrics: _Metrics, whole: str, *parts: str) -> float | None:
     """Seconds of a timed phase without those of its parts; None where it was not timed."""
     of_parts = sum(metrics.get(f"timing_s/{part}", 0.0) for part in parts)
@@ -64,7 +61,9 @@ _FIGURES: dict[tuple[str, str], dict[str, str | Callable[[_Metrics], float | Non
         "wait for the last verdicts": "timing_s/reward_wait",
         "reference": "timing_s/ref",
         "checkpoint": "timing_s/save_checkpoint",
-        "all else": lambda m: _seconds(m, "step", "gen", *_PHASES) if "timing_s/gen" in m else None,
+        "all else": lambda m: (
+            _seconds(m, "step", "gen", "update_actor", "ref", "save_checkpoint") if "timing_s/gen" in m else None
+        ),
         "validation": "timing_s/testing",
     },
 }
@@ -96,7 +95,7 @@ def watched(run: Path) -> dict[str, Any]:
     choices = arguments.get("choices") or {"estimator": arguments.get("offline", {}).get("estimator")}
     return {
         "name": run.resolve().name,
-        "kind": _STAGES[stage] if arguments else "online",
+        "kind": _STAGES[stage],
         "made_of": ", ".join(f"{name} {choice}" for name, choice in choices.items() if choice),
         "phase": _progress(log, max(steps, default=0)),
         "failure": failure.read_text(encoding="utf-8", errors="replace").strip() if failure.exists() else "",
