@@ -316,7 +316,7 @@ TEXTS = st.builds(
 )
 
 
-@given(TEXTS, RATES, RATES)
+@given(TEXTS | st.text(max_size=300), RATES, RATES)
 def test_a_total_is_the_clipped_sum_of_its_parts_within_the_range_of_its_kind(text, pass_rate, best):
     reward = compute_reward(text, pass_rate, best)
     form, total = reward.form, reward.total
@@ -344,11 +344,6 @@ def test_more_passed_tests_never_earn_less_and_a_better_past_never_more(text, fi
     best, better = sorted((third, fourth))
     assert compute_reward(text, low, best).total <= compute_reward(text, high, best).total + 1e-12
     assert compute_reward(text, low, better).total <= compute_reward(text, low, best).total + 1e-12
-
-
-@given(st.text(max_size=300), RATES, RATES)
-def test_any_text_at_all_has_a_reward(text, pass_rate, best):
-    assert -1.0 <= compute_reward(text, pass_rate, best).total <= 1.0
 
 
 # ---- settings and mistakes ----

@@ -48,7 +48,7 @@ def select(group: ScoredProblem, most: int, *, is_test: bool = False, authors: b
     """
     rated = []
     for scored in group.trajectories:
-        values = _authors_pass_rates(scored, group) if authors else scored.passed
+        values: Sequence[float] = _authors_pass_rates(scored, group) if authors else scored.passed
         rated.append((max(values) - min(values), max(values), scored))
     changing = [item for item in rated if item[0] > 0]
     unchanging = len(rated) - len(changing)
