@@ -29,6 +29,7 @@ ODD_SHARE = 0.38
 
 _HELD_OUT_SHARE = 0.15
 _NO_OPERATION = "xs"
+_LINES = {"keep": "xs = [x for x in xs if {}]", "map": "xs = [{} for x in xs]", "list": "xs = {}", "print": "print({})"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +72,18 @@ class Slot:
         """The line of a program that `expression` makes; None where it leaves the step out."""
         if expression is None or expression == _NO_OPERATION:
             return None
-        match self.operation.kind:
-            case "read":
-                return READER_CODE[expression]
-            case "keep":
-                return f"xs = [x for x in xs if {expression}]"
-            case "map":
-                return f"xs = [{expression} for x in xs]"
-            case "list":
-                return f"xs = {expression}"
-            case "print":
-                return f"print({expression})"
-            case "join":
-                return "print(*xs)" if expression == " " else f'print(*xs, sep="{expression}")'
+        if self.operation.kind == "read":
+            return READER_CODE[expression]
+        if self.operation.kind == "join":
+            return "print(*xs)" if expression == " " else f'print(*xs, sep="{expression}")'
+        return _LINES[self.operation.kind].format(expression)
 
     def note(self, expression: str) -> str:
         """`expression` as a thought quotes it."""
-        match self.operation.kind:
-            case "keep" | "map" | "print" as kind:
-                return f"{kind} {expression}"
-            case "join":
-                return f'split "{expression}"'
-            case _:
-                return expression
+        kind = self.operation.kind
+        if kind == "join":
+            return f'split "{expression}"'
+        return expression if kind in ("read", "list") else f"{kind} {expression}"
 
 
 @dataclass(frozen=True, slots=True)
