@@ -12,13 +12,6 @@ from support import ROOT, write_lines
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 BLOCKS = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-ESTIMATOR = "verl/cobalt_verl/estimators/median_baseline.py"
-LOOP = "verl/cobalt_verl/agent_loops/second_chance.py"
-DATA = "cobalt/datasets/contest.py"
-REWARD = "verl/cobalt_verl/pass_rate_reward.py"
-JUDGE = "cobalt/judge/steady.py"
-EXAMPLES = (ESTIMATOR, LOOP, DATA, REWARD, JUDGE)
-CHOICES = {"data": "contest", "rollout": "second_chance", "estimator": "median_baseline"}
 
 
 def contest(number):
@@ -151,24 +144,6 @@ def said(checkout, policy):
     finished = in_checkout(checkout, "-c", PIECES, **chosen)
     assert finished.returncode == 0, finished.stderr[-3000:]
     return json.loads(finished.stdout.splitlines()[-1])
-
-
-def test_each_example_is_about_thirty_lines_and_the_page_names_no_other_files():
-    assert set(BLOCKS) == {*EXAMPLES, "verl/cobalt_verl/config/agent_loops.yaml"} | {
-        f"verl/cobalt_verl/config/{folder}/{name}.yaml" for folder, name in CHOICES.items()
-    }
-    for name in EXAMPLES:
-        assert 15 <= len([line for line in BLOCKS[name].splitlines() if line]) <= 40, name
-
-
-@pytest.mark.slow
-def test_the_examples_keep_this_projects_rules(checkout):
-    files = [checkout / name for name in EXAMPLES]
-    for command in (["check"], ["format", "--check"]):
-        finished = subprocess.run(
-            ["ruff", *command, "--config", ROOT / "pyproject.toml", *files], capture_output=True, text=True
-        )
-        assert finished.returncode == 0, finished.stdout
 
 
 @pytest.mark.slow
