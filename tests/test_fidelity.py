@@ -125,7 +125,28 @@ JUDGED = [
     ("first_lines", COOKIE, [("", "\u3044")], {}, PASSED),
     ("first_lines", COOKIE, [("", "\u3044")], PAPER, PASSED),
     ("devices", DEVICES, [("", "1")], {}, PASSED),
+    ("syntax_warnings", "x = 1\nprint(x is 1)", [("", "True")], PAPER, PASSED),
     ("own_folder", LISTS, [("", "['main.py'] ['main.py']")] * 2, {}, PASSED),
+]
+
+WRONG_LINES = ["return", "await x", "break", "def f(): nonlocal y", "f(**{}, *[])", "x = = 1"]
+DIVIDED = "    1/0\nZeroDivisionError: division by zero\n"
+WARNED = "Stderr:\nmain.py:2: SyntaxWarning: "
+TRACED = 'File "main.py", line 2, in <module>\n    raise ValueError(x)\nValueError: 1'
+
+# Of a row: a program that fails, the judge's settings, what its feedback has, and what it has not.
+FEEDBACK = [
+    ("caret_lines", "1/0", {}, "~^~", DIVIDED),
+    ("caret_lines", "1/0", {"traceback_carets": False}, DIVIDED, "^"),
+    ("caret_lines", "1/0", PAPER, DIVIDED, "^"),
+    *(
+        ("source_lines", f"x = 1\n{w}", s, f'"main.py", line 2\n    {w}\n', TRACED)
+        for w in WRONG_LINES
+        for s in ({}, PAPER)
+    ),
+    ("syntax_warnings", "x = 1\nif x is 1: 1/0", {}, "ZeroDivisionError", "SyntaxWarning"),
+    ("syntax_warnings", "x = 1\nif x is 1: 1/0", PAPER, WARNED, DIVIDED),
+    ("traceback_lines", "x = 1\nraise ValueError(x)", {}, TRACED, "line 1"),
 ]
 
 # Of a row: a response and its program. What the authors' code takes stands behind it where it is another one.
@@ -195,7 +216,7 @@ HELPS = [
     ("files", "preproc/verl_preproc_single_turn.py", "taco_cobalt"),
     ("classifier_model", "run_llm_judge.py", "gpt-5-2025-08-07"),
 ]
-TABLES = [*PROGRAMS, *JUDGED, *HISTORIES, *FLAWS, *COMPARED, *HELPS]
+TABLES = [*PROGRAMS, *JUDGED, *FEEDBACK, *HISTORIES, *FLAWS, *COMPARED, *HELPS]
 
 
 @pytest.mark.sandbox
@@ -206,6 +227,13 @@ async def test_the_verdict_of_a_row(row, code, tests, settings, verdict):
         assert result.pass_rate == (verdict == PASSED)
     else:
         assert result.verdicts[0].kind == verdict
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("row", "code", "settings", "shown", "hidden"), FEEDBACK, ids=[row for row, *_ in FEEDBACK])
+async def test_the_feedback_of_a_row(row, code, settings, shown, hidden):
+    [feedback] = (await judged(code, ("", ""), **settings)).feedback
+    assert shown in f"{feedback}\n" and hidden not in f"{feedback}\n"
 
 
 @pytest.mark.parametrize(("row", "response", "program"), PROGRAMS, ids=[row for row, *_ in PROGRAMS])
@@ -329,33 +357,6 @@ async def test_a_pipe_gives_the_whole_input_and_then_its_end(stdin, expected):
 
 
 @pytest.mark.sandbox
-async def test_caret_lines():
-    assert "~^~" in (await judged("1/0", ("", ""))).feedback[0]
-    for settings in ({"traceback_carets": False}, {"paper": True}):
-        lines = (await judged("1/0", ("", ""), **settings)).feedback[0].splitlines()
-        assert lines[-2:] == ["    1/0", "ZeroDivisionError: division by zero"]
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize("line", ["return", "await x", "break", "def f(): nonlocal y", "f(**{}, *[])", "x = = 1"])
-async def test_source_lines(line):
-    for settings in ({}, {"paper": True}):
-        result = await judged(f"x = 1\n{line}", ("", ""), **settings)
-        assert result.verdicts[0].kind is VerdictKind.COMPILE_ERROR
-        assert f'File "main.py", line 2\n    {line}\n' in result.feedback[0]
-
-
-@pytest.mark.sandbox
-async def test_syntax_warnings():
-    code = "x = 1\nif x is 1: 1/0"
-    assert "SyntaxWarning" not in (await judged(code, ("", ""))).feedback[0]
-    shown = (await judged(code, ("", ""), paper=True)).feedback[0].partition("Stderr:\n")[2].splitlines()
-    assert shown[0].startswith("main.py:2: SyntaxWarning: ") and shown[1:3] == ["  if x is 1: 1/0", shown[2]]
-    assert shown[2].startswith("Traceback")
-    assert (await judged("x = 1\nprint(x is 1)", ("", "True"), paper=True)).all_passed
-
-
-@pytest.mark.sandbox
 async def test_a_prelude_keeps_the_program_s_lines_and_belongs_to_the_suite():
     own = TestSuite(("",), ("7",), prelude="from math import gcd\ndef helper(x):\n    return x + 1\n")
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
@@ -378,12 +379,6 @@ def test_a_suite_that_asks_for_what_no_judge_does_is_refused(wrong):
     assert TestSuite.parse(suite.to_record()) == suite
     with pytest.raises(UserError, match=next(iter(wrong))):
         TestSuite.parse(suite.to_record() | wrong)
-
-
-@pytest.mark.sandbox
-async def test_traceback_lines():
-    feedback = (await judged("x = 1\nraise ValueError(x)", ("", ""))).feedback[0]
-    assert feedback.endswith('File "main.py", line 2, in <module>\n    raise ValueError(x)\nValueError: 1')
 
 
 def test_control_characters():
