@@ -95,9 +95,3 @@ def test_weights_and_advantages_are_those_of_the_reference(group, settings):
 def test_constants_out_of_range_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         VerpoSettings(**values)
-
-
-@pytest.mark.parametrize("group", [[], [np.zeros((0, 3))], [np.ones((1, 3)), np.zeros((0, 3))]])
-def test_a_group_without_programs_is_refused(group):
-    with pytest.raises(ValueError, match="program"):
-        verpo.advantages(group, [False] * len(group))

@@ -122,12 +122,7 @@ def advantages(outcomes: Sequence[Floats], solved: Sequence[bool], settings: Ver
 
     Returns:
         For each trajectory an array of shape (|τ_i|,): the advantage of every token of program t.
-
-    Raises:
-        ValueError: the group has no trajectory, one without a program, or another number of `solved`.
     """
-    if not outcomes or len(outcomes) != len(solved) or not all(map(len, outcomes)):
-        raise ValueError("a group needs trajectories, each with a program or more and a word on whether it solved")
     of_turns = turn_rewards(outcomes, difficulty_weights(pass_rates(outcomes), settings))
     of_trajectories = trajectory_rewards(list(map(len, outcomes)), solved, settings)
     mean_turn = np.concatenate(of_turns).mean()
