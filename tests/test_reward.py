@@ -43,35 +43,17 @@ def answer_of(tokens):
 
 
 @pytest.mark.parametrize(
-    ("pass_rate", "correctness"),
-    [
-        (1.0, 1.0),
-        (0.999, 0.2),
-        (0.5, 0.2),
-        (math.nextafter(0.5, 0), 0.0),
-        (0.05, 0.0),
-        (math.nextafter(0, 1), 0.0),
-        (0.0, -0.1),
-    ],
-)
-def test_correctness_goes_by_the_share_of_passed_tests(pass_rate, correctness):
-    reward = compute_reward(GOOD, pass_rate)
-    assert reward.correctness == correctness
-    assert reward.improvement == 0.0
-    assert reward.pass_rate == pass_rate
-    assert reward.total == correctness + reward.form.value
-
-
-@pytest.mark.parametrize(
     ("pass_rate", "best", "so_far"),
     [
         # Solved: the past does not matter.
         (1.0, 0.0, 1.0),
         (1.0, 0.5, 1.0),
         (1.0, 1.0, 1.0),
-        # Nothing to improve on.
-        (0.75, 0.0, 0.2),
-        (0.25, 0.0, 0.0),
+        # Nothing to improve on: correctness alone.
+        (0.999, 0.0, 0.2),
+        (0.5, 0.0, 0.2),
+        (math.nextafter(0.5, 0), 0.0, 0.0),
+        (math.nextafter(0, 1), 0.0, 0.0),
         (0.0, 0.0, -0.1),
         # Better: correctness + 0.1 (p - best) / (1 - best).
         (0.75, 0.5, 0.2 + 0.05),
@@ -89,8 +71,13 @@ def test_correctness_goes_by_the_share_of_passed_tests(pass_rate, correctness):
         (0.0, 1.0, -0.2),
     ],
 )
-def test_improvement_goes_by_the_best_earlier_program(pass_rate, best, so_far):
+def test_correctness_goes_by_the_share_of_passed_tests_and_improvement_by_the_best_earlier_program(
+    pass_rate, best, so_far
+):
     reward = compute_reward(GOOD, pass_rate, best)
+    assert reward.correctness == compute_reward(GOOD, pass_rate).correctness
+    assert best > 0 or (reward.improvement, reward.correctness) == (0, so_far)
+    assert reward.pass_rate == pass_rate
     assert reward.correctness + reward.improvement == pytest.approx(so_far, abs=1e-12)
     assert reward.total == pytest.approx(so_far + reward.form.value, abs=1e-12)
 
