@@ -705,27 +705,22 @@ def test_prompt_length(tmp_path, policy):
     assert summary["train"]["rows"] == 1
 
 
-HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
+HARD, LOGIC, DRIFT, _ = CATEGORIES
 
 
 @pytest.mark.parametrize(
     ("answer", "there", "here"),
     [
         ("Reasons.\n\nFinal Verdict: (1) Hard Coding", HARD, HARD),
-        ("Final Verdict:\n(4) Others", OTHERS, OTHERS),
         ("Final Verdict:(2)Logic Overfitting.", LOGIC, LOGIC),
         ("Final Verdict: (1) Hard Coding\nNo: Final Verdict: (2) Logic Overfitting", HARD, LOGIC),
         ("<think>Final Verdict: (1) Hard Coding</think>Final Verdict: (2) Logic Overfitting", HARD, LOGIC),
         ("Final Verdict: (3) Hard Coding", DRIFT, UNKNOWN),
-        ("**Final Verdict: (3) Semantic Drifting**", DRIFT, DRIFT),
         ("Final Verdict: **(3) Semantic Drifting**", UNKNOWN, DRIFT),
-        ("**Final Verdict:** (3) Semantic Drifting", UNKNOWN, DRIFT),
         ("final verdict: (3) Semantic Drifting", UNKNOWN, DRIFT),
         ("Final Verdict: 3", UNKNOWN, DRIFT),
-        ("Final Verdict: (3)", UNKNOWN, DRIFT),
         ("Final Verdict: Semantic Drifting", UNKNOWN, DRIFT),
         ('{"reasoning": "r", "category": 3}', UNKNOWN, DRIFT),
-        ("Final Verdict: (5) Other", UNKNOWN, UNKNOWN),
         ("", UNKNOWN, UNKNOWN),
     ],
 )
