@@ -30,7 +30,8 @@ def token_counter(lengths: str = O200K_BASE) -> TokenCounter:
         UserError: the folder has no `tokenizer.json`, or the file cannot be read.
     """
     counter = _o200k_base() if lengths == O200K_BASE else _tokenizer_of(Path(lengths))
-    return lambda text: counter(_encodable(text))
+    # Half surrogate pairs have no UTF-8: each counts as another character.
+    return lambda text: counter(text.encode(errors="replace").decode())
 
 
 def _o200k_base() -> TokenCounter:
@@ -57,12 +58,3 @@ def _tokenizer_of(folder: Path) -> TokenCounter:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-def _encodable(text: str) -> str:
-    """`text` with half surrogate pairs, which have no UTF-8, replaced by one other character each."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="replace").decode()
-    return text
