@@ -22,6 +22,7 @@ from cobalt.engine import Call, GenerationSettings, derive_seed
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.record import axes_are_known
+from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.calling import call_input
@@ -37,6 +38,7 @@ from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.selection.processing import ProcessingSettings, select_prompts
+from cobalt.selection.scores import read_scored
 from cobalt.selection.selection import max_variance_subset
 from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -590,14 +592,11 @@ def test_axes_of_a_record_with_as_many_samples_as_turns_follow_from_its_conversa
     assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned(results)}))
 
 
-@pytest.mark.slow
-async def test_true_counts(tmp_path, policy):
+def test_true_counts(tmp_path):
     tests = json.dumps({"inputs": ["1"] * 6, "outputs": ["1"] * 6})
-    record = trajectory_record(0, [[(1, 0), WRONG, (2, 2)]], hidden_test_cases=tests)
-    prompts = await prompts_of(tmp_path, policy, record)
-    assert [row["prev_best_pass_rate"] for row in prompts if row["turn"] == 1] == [
-        1 / 8
-    ]  # there: (0 * 4 + 0.5 * 4) / 8
+    record = trajectory_record(0, [[(1, 0), RIGHT]], hidden_test_cases=tests)
+    [group] = read_scored(write_lines(tmp_path / "e.jsonl", [record]), 2)
+    assert (group.tests, group.trajectories[0].passed) == (8, [1, 8])  # there: (0.5 * 4 + 0 * 4) / 8 of the first
 
 
 @pytest.mark.slow
@@ -698,11 +697,13 @@ def test_seeds():
 
 @pytest.mark.slow
 def test_prompt_length(tmp_path, policy):
-    train = [square_problem(0), square_problem(1, question="problem " * 3000)]
-    files = [write_lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", [square_problem(2)]))]
-    summary = convert_single_turn(settings_of(tmp_path, policy, files, limit=2048, prompts="pocket")).summary
-    assert summary["train"]["dropped: over max_prompt_length"] == 1
-    assert summary["train"]["rows"] == 1
+    short, long = square_problem(0, instruction="a"), square_problem(1, instruction="a b c d e f g h" * 20)
+    messages = [{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]
+    [limit] = PromptTokenCounter(policy).count([messages])
+    files = [write_lines(tmp_path / "t.jsonl", [short, long]), write_lines(tmp_path / "v.jsonl", [short | {"id": 2}])]
+    summary = convert_single_turn(settings_of(tmp_path, policy, files, limit=limit)).summary
+    counts = {"prompts read": 2, "dropped: over max_prompt_length": 1, "rows": 1, "problems": 1}
+    assert summary["train"] == counts | {"longest prompt, tokens": limit}
 
 
 HARD, LOGIC, DRIFT, _ = CATEGORIES

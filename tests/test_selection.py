@@ -96,11 +96,3 @@ def test_a_test_set_takes_the_one_trajectory_that_changes_least_right_or_not(tmp
     selection = select(group, 4, is_test=True)
     assert [scored.trajectory.sample for scored in selection.selected] == [2]
     assert (selection.unchanging, selection.never_solved, selection.not_needed) == (1, 0, 2)
-
-
-def test_public_and_hidden_tests_weigh_by_their_true_counts(tmp_path):
-    suite = {"inputs": ["1"] * 6, "outputs": ["1"] * 6}
-    record = trajectory_record(0, [[(1, 0), RIGHT]], hidden_test_cases=suite)
-    [group] = read_scored(write_lines(tmp_path / "e.jsonl", [record]), 2)
-    assert group.tests == 8
-    assert group.trajectories[0].passed == [1, 8]

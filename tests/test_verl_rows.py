@@ -106,17 +106,6 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
     assert [row["extra_info"]["index"] for row in streamed] == list(range(7))
 
 
-def test_prompts_over_the_limit_are_left_out_and_counted(tmp_path, policy):
-    train = [square_problem(0, instruction="a"), square_problem(1, instruction="a b c d e f g h" * 20)]
-    messages = [{"role": "system", "content": load_prompts("paper").system}, {"role": "user", "content": "a"}]
-    [limit] = PromptTokenCounter(policy).count([messages])
-    summary = convert_single_turn(
-        single_turn(tmp_path, policy, train, [square_problem(2, instruction="a")], limit)
-    ).summary
-    counts = {"prompts read": 2, "dropped: over max_prompt_length": 1, "rows": 1, "problems": 1}
-    assert summary["train"] == counts | {"longest prompt, tokens": limit}
-
-
 def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monkeypatch):
     monkeypatch.setattr(verl_parquet, "ROWS_IN_A_GROUP", 3)
     monkeypatch.setattr(verl_parquet, "CHARACTERS_IN_A_GROUP", 2000)
