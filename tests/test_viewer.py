@@ -660,6 +660,83 @@ def test_single_turn_results_open_as_trajectories_of_one_turn(page):
     assert problems_in_console(browser) == []
 
 
+CODE = 'def f(x):\n\n    s = """a\n    b"""  # note\n    return 12, s\n'
+PARTS = {"def": "keyword", "12": "number", '"""a': "string", '    b"""': "string", "# note": "comment"}
+COPIES = {
+    "#turn-0-1 .block > .copy": CODE.replace("12", "15").rstrip("\n"),
+    "#turn-0-1 details .copy": "retry 1",
+    "#tables details .copy": "go",
+}
+WORST_CONTRAST = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const rgba = (color) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (color) => {
+    const [r, g, b] = rgba(color).map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const shown = [...document.querySelectorAll('body *:not(.skip, script, select, select *, noscript)')].filter(
+    (node) => node.checkVisibility() && [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim()));
+  return shown.map((node) => {
+    let back = node;
+    while (back && rgba(getComputedStyle(back).backgroundColor)[3] === 0) back = back.parentElement;
+    const pair = [getComputedStyle(node).color, back ? getComputedStyle(back).backgroundColor : 'white'].map(light);
+    return [Math.max(...pair) / Math.min(...pair), node.outerHTML.slice(0, 200)];
+  }).sort(([one], [other]) => one - other)[0];
+})()"""
+
+
+def test_what_a_page_shows_can_be_told_apart_copied_heard_and_read_in_the_dark(page):
+    changed = [f"<think>t</think>\n```python\n{code}```" for code in (CODE, CODE.replace("12", "15"))]
+    records = [evaluated("code", [changed], [[0.0, 0.5]]), *four_problems()]
+    browser = page(records, [{"id": "code", "sample": 0, "turn": 1}], "#problem=code&sample=0&turn=1")
+    lines = CODE.rstrip("\n").split("\n")
+    assert each(browser, "#turn-0-0 .line") == lines
+    assert each(browser, "#turn-0-0 .line", "dataset.number") == [str(number + 1) for number in range(len(lines))]
+    spans = "#turn-0-0 .line span"
+    coloured = dict(zip(each(browser, spans), each(browser, spans, "className"), strict=True))
+    assert {text: coloured.get(text) for text in PARTS} == {text: f"code-{kind}" for text, kind in PARTS.items()}
+    assert each(browser, "#turn-0-1 b") == ["12", "15"], "the words that changed"
+    draw = random.Random(0)
+    pairs = [[[draw.choice("abcd") for _ in range(draw.randrange(12))] for _ in "12"] for _ in range(200)]
+    pairs.append([["a"] * 3000, ["b"] * 3000])  # too large to compare line by line
+    compared = browser.evaluate(f"{json.dumps(pairs)}.map(([before, after]) => compare(before, after))")
+    assert [[[line for sign, line in lines if sign != other] for other in "+-"] for lines in compared] == pairs
+
+    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    for button, text in COPIES.items():
+        click(browser, button)
+        browser.wait(f"window.copied === {json.dumps(text)}")
+    browser.press("c")
+    browser.wait(f"window.copied === {json.dumps(next(iter(COPIES.values())))}")
+    browser.press("l")
+    browser.wait("window.copied.endsWith('view.html#problem=code&sample=0&turn=1')")
+
+    browser.evaluate(
+        "const whole = decode; decode = async (id) => { await new Promise((go) => { window.go = go; });"
+        " return whole(id); }; byId('inside').value = 'triple'; window.ended = searchInside('triple'); 0"
+    )
+    assert browser.evaluate("[byId('inside-button').textContent, byId('inside-progress').hidden]") == ["Cancel", False]
+    browser.evaluate("byId('inside-form').requestSubmit(); decode = whole; window.go(); window.ended")
+    assert browser.evaluate("[hits, byId('inside').value, byId('inside-progress').hidden]") == [None, "", True]
+    assert len(listed(browser)) == 5, "a search that was cancelled changes nothing"
+
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "searchbox", "combobox", "link", "dialog", "table", "navigation"}
+    controls = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
+    assert len(controls) > 10 and not [node for node in controls if not node.get("name", {}).get("value")]
+    assert len(ids := each(browser, "[id]", "id")) == len(set(ids))
+
+    click(browser, ".tests button")
+    for scheme, view in product(("light", "dark"), ("changes", "programs", "responses")):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        browser.evaluate(f"setView('{view}')")
+        worst = browser.evaluate(WORST_CONTRAST)
+        assert worst[0] >= 4.5, (scheme, view, worst)  # WCAG 2.2, level AA
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -228,6 +228,16 @@ def test_an_open_page_follows_its_run_and_says_when_it_cannot(browser, served):
     browser.wait(f"byId('alert').hidden && {REWARD} === '0.4'")
 
 
+@needs_chromium
+def test_a_run_without_rollouts_says_why(browser, tmp_path):
+    notes = set()
+    for stage in ("train", "offline"):
+        write_watch(training(tmp_path / stage, step(1), stage=stage), tmp_path / "page.html")
+        browser.open(tmp_path / "page.html")
+        notes.add(browser.evaluate("byId('controls').hidden && byId('rollouts-note').textContent"))
+    assert len(notes) == 2 and all(notes)
+
+
 # ---- what the trainer writes
 
 
