@@ -6,8 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from outside import run_commands
 from provider import answer, serve
 from support import ROOT, needs_api, write_lines
@@ -125,14 +123,6 @@ def test_what_a_model_wrote_stays_in_its_section(field, text, structured):
     assert [*found.items()] == [(name, hostile[of].replace("<|", "< |")) for of, name in SECTIONS.items()]
     # The judge's own instructions come from none of it.
     assert plain[0]["content"].replace(content_key(event()), fence) == messages[0]["content"]
-
-
-@settings(deadline=None)
-@given(st.text(), st.text())
-def test_any_two_texts_stay_in_their_sections(code, patch):
-    found, _ = sections(classifier_messages(event(current_code=code, patch=patch), structured=False))
-    assert found["PROGRAM AFTER"] == code.replace("<|", "< |")
-    assert found["CHANGED LINES"] == patch.replace("<|", "< |")
 
 
 class Script:

@@ -136,9 +136,7 @@ async def test_the_problems_are_written_and_counted(tmp_path, judge):
         {"canonical_solution": "    return (\n"},
         {"test": "def check(candidate):\n    assert candidate(object()) == 1\n"},
         {"test": "def check(candidate):\n    pass\n"},
-        {"test": "import sys\ndef check(candidate):\n    candidate('ab')\n    sys.exit()\n"},
         {"test": "import os\ndef check(candidate):\n    candidate('ab')\n    os.write(1, b'[')\n"},
-        {"canonical_solution": "    raise SystemExit\n"},
         {
             "canonical_solution": "    import sys\n    print(file=sys.__stdout__)\n    print(word, file=sys.__stdout__)\n    return word[-1] + word[:-1]\n"
         },

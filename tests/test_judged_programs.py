@@ -175,13 +175,6 @@ def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is
     assert groups[0].messages[-1]["content"] == "Square it."
 
 
-def test_a_broken_manifest_of_an_input_is_refused_by_its_name(tmp_path):
-    file = pocket_run(tmp_path, instruction="Square it.")
-    manifest_path(file).write_text("garbage")
-    with pytest.raises(UserError, match=r"s\.run\.json"):
-        convert(file, tmp_path, prompts="pocket")
-
-
 @pytest.mark.parametrize("results", [[result("passed")] * 2, [result(*["passed"] * 4)], [3, 4], "passed"])
 def test_results_that_are_not_about_every_response_and_test_are_refused(tmp_path, results):
     record = single_turn([["passed"] * 4, ["wrong_answer"] * 4]) | {"exec_results": results}
@@ -318,13 +311,6 @@ def test_a_run_without_what_later_turns_need_is_refused(tmp_path, missing):
     del record[missing]
     with pytest.raises(UserError, match="axes" if missing == "finish_reasons" else missing):
         convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, responses="turns", rewards_from="recorded")
-
-
-def test_trajectories_that_answer_different_prompts_are_refused(tmp_path):
-    record = thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
-    record["conversations"][1][1]["content"] += " Hurry."
-    with pytest.raises(UserError, match="conversations"):
-        convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path)
 
 
 @pytest.mark.parametrize(

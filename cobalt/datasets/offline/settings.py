@@ -67,9 +67,6 @@ class GroupSettings:
     all programs of a problem, and max_accepted does not hold (an ablation)."""
     max_accepted: int = 50
     """Maximum number of accepted programs of a problem (of later turns: at one turn); a seeded choice (paper)."""
-    max_groups: int | None = None
-    """Maximum number of groups of a problem (of later turns: at one turn); default: as many as its programs make, each
-    program used once."""
     near_duplicates: float = 0.8
     """From which similarity (Jaccard, of runs of five tokens) a program is left out as a near duplicate; above 1: none
     is."""
@@ -106,7 +103,6 @@ class GroupSettings:
             self,
             ("group_size", self.group_size >= 2, "2 or more"),
             ("max_accepted", self.max_accepted >= 1, "1 or more"),
-            ("max_groups", self.max_groups is None or self.max_groups >= 1, "1 or more"),
             ("max_tokens", self.max_tokens >= 1, "1 or more"),
             ("near_duplicates", self.near_duplicates > 0, "above 0"),
             ("similarity", 0 < self.similarity <= 1, "above 0 and at most 1"),
