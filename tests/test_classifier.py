@@ -11,7 +11,7 @@ from provider import answer, serve
 from support import ROOT, needs_api, write_lines
 
 from cobalt.engine import Completion
-from cobalt.hacking.categories import CATEGORIES, UNKNOWN, majority, parse_category
+from cobalt.hacking.categories import CATEGORIES, UNKNOWN, parse_category
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, count_categories
 from cobalt.hacking.events import read_events as report_events
@@ -65,21 +65,6 @@ def event(number=0, **fields):
 )
 def test_the_last_verdict_is_read_whatever_is_around_it(text, category):
     assert parse_category(text) == category
-
-
-@pytest.mark.parametrize(
-    ("votes", "category"),
-    [
-        ([HARD], HARD),
-        ([HARD, DRIFT, DRIFT], DRIFT),
-        ([HARD, DRIFT], UNKNOWN),
-        ([HARD, UNKNOWN, UNKNOWN], HARD),
-        ([UNKNOWN], UNKNOWN),
-        ([], UNKNOWN),
-    ],
-)
-def test_the_majority_decides_and_a_tie_does_not(votes, category):
-    assert majority(votes) == category
 
 
 INJECTIONS = [
@@ -168,7 +153,7 @@ async def test_by_the_papers_rule_the_first_vote_decides(tmp_path):
 
 
 async def test_votes_and_majorities_are_counted(tmp_path):
-    engine = Script([verdict(1, 1, 2), verdict(3, 3, 3), verdict(0, 0, 0), verdict(1, 2, 0)])
+    engine = Script([verdict(1, 1, 2), verdict(3, 0, 0), verdict(0, 0, 0), verdict(1, 2, 0)])
     events = [event(number) for number in range(4)]
     summary, failed, records = await judge(tmp_path, events, engine)
     assert failed == 0
@@ -177,7 +162,7 @@ async def test_votes_and_majorities_are_counted(tmp_path):
     assert of_first == [[HARD, HARD, LOGIC], verdict(1, 1, 2), [0.5] * 3]
     counted = {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not classified": 0}
     assert count_categories(report_events(tmp_path / "judged.jsonl")) == counted
-    votes = {"distinct events": 4, "votes": 12, "votes without a verdict": 4, "events without a majority": 1}
+    votes = {"distinct events": 4, "votes": 12, "votes without a verdict": 6, "events without a majority": 1}
     assert summary == {"events": counted, "votes": votes}
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
 

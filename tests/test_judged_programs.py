@@ -292,19 +292,6 @@ def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, 
     assert made["require_thinking"] == str(flawed).lower()
 
 
-@pytest.mark.parametrize("responses", ["as_written", "turns"])
-def test_recorded_rewards_of_first_responses_need_no_conversation(tmp_path, responses):
-    record = thought_run([[(2, 2)], [(1, 1)], [(0, 0)]])
-    del record["conversations"]
-    record["raw_responses"][0][2] = "I do not know."
-    file, chosen = write_lines(tmp_path / "e.jsonl", [record]), {"responses": responses, "group_size": 3}
-    if responses == "as_written":
-        kinds = [["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"], ["wrong_answer"] * 4]
-        file = write_lines(file, [single_turn(kinds) | {"responses": record["raw_responses"][0]}])
-    _, (group,) = convert(file, tmp_path, rewards_from="recorded", **chosen)
-    assert {one.origin: one.reward for one in group.responses} == {"0/0": 1.0, "1/0": 0.2, "2/0": -1.0}
-
-
 @pytest.mark.parametrize("missing", ["conversations", "all_pass_rates", "public_pass_rates", "finish_reasons"])
 def test_a_run_without_what_later_turns_need_is_refused(tmp_path, missing):
     record = thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])

@@ -87,16 +87,16 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
             "texts": {name: digest(name) for name in ("complete", "question_with_tests")},
             "judge": dict(await local.describe()),
         }
-        for task in track(list(read_tasks(settings, tally)), desc="HumanEval", unit="task"):
-            suite = await recorded_suite(task, local)
-            if suite is None:
-                tally.leave_out(REFUSED, task.id)
-                continue
-            tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
-            instruction = prompts.first_turn(task.question, task.fn_name)
-            records.append(problem_record(task.id, task.question, instruction, suite, suite.select(()), suite))
-    with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
-        write_counted(result, records, tally, [REFUSED], ["calls"])
+        with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
+            for task in track(list(read_tasks(settings, tally)), desc="HumanEval", unit="task"):
+                suite = await recorded_suite(task, local)
+                if suite is None:
+                    tally.leave_out(REFUSED, task.id)
+                    continue
+                tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
+                instruction = prompts.first_turn(task.question, task.fn_name)
+                records.append(problem_record(task.id, task.question, instruction, suite, suite.select(()), suite))
+            write_counted(result, records, tally, [REFUSED], ["calls"])
     return problems_made(result.summary, "HumanEval", settings.output_file)
 
 

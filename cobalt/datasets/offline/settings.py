@@ -85,7 +85,8 @@ class GroupSettings:
     similarity: float = 0.5
     """From which share of the shorter statement that is in the longer two statements are similar, above 0 to 1."""
     prompts: str = "program"
-    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder."""
+    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder. Responses
+    of multi-turn results keep the prompts of their conversations."""
     rewards: RewardLevels = field(default_factory=RewardLevels)
     """Reward of each status."""
     seed: int = 42
@@ -132,9 +133,6 @@ class JudgedSettings(GroupSettings):
     response of the first record of any file has a tag."""
     source: str = "judged"
     """Name of the data set in the groups."""
-    prompts: str = "program"
-    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder. Responses
-    of multi-turn results keep the prompts of their conversations, so that it is not needed for them."""
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
