@@ -95,17 +95,6 @@ async def test_a_program_has_what_the_prompt_gives_it(tmp_path, judge, prompt, p
 
 
 @pytest.mark.sandbox
-async def test_programs_are_judged_by_the_calls_that_the_check_makes(tmp_path, judge):
-    [task] = tasks(tmp_path, [row()])
-    suite = await recorded_suite(task, judge)
-    assert suite is not None
-    assert suite.inputs[0].count("\n") == 19
-    assert (await judge.judge(task.reference, suite)).all_passed
-    wrong = await judge.judge("def decode(word):\n    return word[::-1]", suite)
-    assert wrong.verdicts[0].kind is VerdictKind.WRONG_ANSWER
-
-
-@pytest.mark.sandbox
 async def test_the_problems_are_written_and_counted(tmp_path, judge):
     wrong = row("HumanEval/1", test="def check(candidate):\n    assert candidate('ab') == 3\n")
     rows = write_lines(tmp_path / "rows.jsonl", [row(), row(), wrong])
@@ -115,6 +104,8 @@ async def test_the_problems_are_written_and_counted(tmp_path, judge):
     assert "`decode`" in problem.instruction and row()["prompt"].strip() in problem.question
     assert [summary["problems"][name] for name in ("read", "kept", "calls")] == [3, 1, 20]
     assert summary["first left out"]["an id that an earlier row has"] == ["HumanEval/0"]
+    verdict = (await judge.judge("def decode(word):\n    return word[::-1]", problem.tests)).verdicts[0]
+    assert verdict.kind is VerdictKind.WRONG_ANSWER
 
 
 @pytest.mark.sandbox
