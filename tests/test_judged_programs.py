@@ -71,22 +71,18 @@ def test_results_of_apps_become_statuses(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "names"),
+    ("records", "names"),
     [
-        ({"human_solutions": "print(1)"}, "human_solutions"),
-        ({"generated_solutions": [{"result": True}]}, "generated_solutions"),
-        ({"question": None}, "question"),
-        ({"test_cases": "{"}, "test_cases"),
+        ([apps([]) | {"human_solutions": "print(1)"}], "human_solutions"),
+        ([apps([{"result": True}])], "generated_solutions"),
+        ([apps([]) | {"question": None}], "question"),
+        ([apps([]) | {"test_cases": "{"}], "test_cases"),
+        ([{"id": 1, "question": "Print."}], "judged responses"),
+        ([], "no record"),
     ],
 )
-def test_a_malformed_record_is_refused_by_its_field(tmp_path, fields, names):
-    with pytest.raises(UserError, match=names):
-        convert(write_lines(tmp_path / "a.jsonl", [apps([]) | fields]), tmp_path)
-
-
-@pytest.mark.parametrize("records", [[], [{"id": 1, "question": "Print."}]])
-def test_a_file_without_judged_programs_is_refused(tmp_path, records):
-    with pytest.raises(UserError, match=r"a\.jsonl"):
+def test_records_that_are_malformed_or_without_judged_programs_are_refused(tmp_path, records, names):
+    with pytest.raises(UserError, match=rf"a\.jsonl.*{names}"):
         convert(write_lines(tmp_path / "a.jsonl", records), tmp_path)
 
 

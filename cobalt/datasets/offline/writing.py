@@ -118,8 +118,8 @@ class GroupWriter:
             result.write((group.to_record() for group in groups), results[split])
             if problem.record is not None:
                 result.write([problem.record], results[PROBLEMS])
-        for name in results.keys() - {PROBLEMS}:
-            if not self.groups[f"in {name}.jsonl"]:
+        for name in results:
+            if name != PROBLEMS and not self.groups[f"in {name}.jsonl"]:
                 counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
                 raise UserError(
                     f"no group is left for {name}.jsonl ({counts}): give more programs, a smaller --group_size,"
