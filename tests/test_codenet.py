@@ -1,8 +1,12 @@
-"""Groups from Project CodeNet's files: every submission is accounted for."""
+"""Groups from Project CodeNet's files: every submission is accounted for, and folders and archives give the same."""
 
+import io
 import json
+import logging
 import os
 import shutil
+import tarfile
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import write_lines
 
-from cobalt.datasets import codenet
+from cobalt.datasets import codenet, codenet_files
 from cobalt.datasets.codenet import CodeNetSettings, codenet_groups
 from cobalt.datasets.offline import writing
 from cobalt.datasets.offline.contrast import NO_CONTRAST
@@ -80,8 +84,9 @@ def data(tmp_path):
 
 
 def run(data, tmp_path, name="out", **fields):
+    paths = fields.pop("input_paths", (data.root,))
     chosen = {"validation_share": 0.0, "near_duplicates": 2.0, "group_size": 2} | fields
-    settings = CodeNetSettings(input_dir=data.root, output_dir=tmp_path / name, **chosen)
+    settings = CodeNetSettings(input_paths=paths, output_dir=tmp_path / name, **chosen)
     return codenet_groups(settings).summary, settings.output_dir
 
 
@@ -89,7 +94,7 @@ def responses(folder, split="train"):
     return {one.origin: one for group in read_groups(folder / f"{split}.jsonl") for one in group.responses}
 
 
-def test_every_status_has_its_reward_and_unjudged_submissions_are_counted(data, tmp_path):
+def test_every_status_has_its_reward_and_unjudged_submissions_are_counted(data, tmp_path, caplog):
     judged = {f"s{place:09}": status for place, status in enumerate(codenet.STATUSES)}
     rows = [row(submission, status=status) for submission, status in judged.items()]
     # One accepted program is needed for each that is not.
@@ -98,7 +103,8 @@ def test_every_status_has_its_reward_and_unjudged_submissions_are_counted(data, 
     rows += [row("s300000000", status="Dreaming"), row("s300000001", status="Dreaming"), row("s300000002", status="")]
     broken = {submission: b"print(" for submission, status in judged.items() if status == "Compile Error"}
     data.add(0, rows, broken)
-    summary, folder = run(data, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        summary, folder = run(data, tmp_path)
     found, levels = responses(folder), RewardLevels()
     for submission in judged.keys() & found.keys():
         assert found[submission].status is codenet.STATUSES[judged[submission]]
@@ -108,6 +114,7 @@ def test_every_status_has_its_reward_and_unjudged_submissions_are_counted(data, 
     assert programs[codenet.UNJUDGED] == len(codenet.NOT_JUDGED)
     assert programs[codenet.EMPTY_FIELD] == 1
     assert programs[f"{codenet.UNKNOWN_STATUS} 'Dreaming'"] == 2
+    assert [record.levelname for record in caplog.records if "Dreaming" in record.getMessage()] == ["WARNING"]
 
 
 NEEDED = ("submission_id", "problem_id", "status", "original_language", "code_size", "cpu_time", "memory")
@@ -142,7 +149,7 @@ def test_a_compile_error_must_be_one_here_and_programs_of_no_named_version_must_
 
 def test_sources_that_are_missing_or_not_text_are_counted(data, tmp_path):
     rows = [row(f"s00000000{place}", status="Accepted" if place else "Wrong Answer") for place in range(6)]
-    large = b"#" * (codenet.LARGEST_SOURCE + 1)
+    large = b"#" * (codenet_files.LARGEST_SOURCE + 1)
     contents = None, b"# \xff", b" \n", b"\xef\xbb\xbfprint(4)\r\n", large
     sources = {f"s00000000{place}": content for place, content in enumerate(contents, 1)}
     summary, folder = run(data.add(0, rows, sources), tmp_path)
@@ -171,6 +178,124 @@ def test_every_row_and_every_problem_ends_in_exactly_one_count(data, tmp_path):
     assert summary["programs"][NO_CONTRAST] == 1
 
 
+def tar(data, path, mode="w:gz", names=("metadata", "problem_descriptions", "data")):
+    with tarfile.open(path, mode) as archive:
+        for name in names:
+            archive.add(data.root / name, f"Project_CodeNet/{name}")
+    return path
+
+
+def content(folder):
+    manifest = json.loads((folder / "train.run.json").read_text())
+    return manifest["summary"], *((folder / f"{name}.jsonl").read_bytes() for name in ("train", "problems"))
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_archives_and_parts_give_the_same_as_their_folder(data, tmp_path, mode):
+    names = ("data", "problem_descriptions", "metadata")
+    data.fill(4).add(
+        4, [row("s000400000", "p00004"), row("s000400001", "p00004", "Wrong Answer")], {"s000400000": None}
+    )
+    _, folder = run(data, tmp_path)
+    archives = [tar(data, tmp_path / "codenet.tar", mode, names), tmp_path / "backwards.tar"]
+    with tarfile.open(archives[1], "w") as output:
+        for path in sorted(data.root.rglob("*.*"), reverse=True):
+            output.add(path, path.relative_to(data.root.parent))
+    for archive in archives:
+        _, unpacked = run(data, tmp_path, archive.stem, input_paths=(archive,))
+        assert content(folder) == content(unpacked), archive
+    pages, apart = tar(data, tmp_path / "pages.tar.gz", names=names[1:2]), tmp_path / "apart"
+    apart.mkdir()
+    (data.root / "metadata").rename(apart / "metadata")
+    shutil.rmtree(data.root / "problem_descriptions")
+    (tmp_path / "link").symlink_to(data.root)
+    _, together = run(data, tmp_path, "together", input_paths=(tmp_path / "link", apart, pages))
+    assert content(folder) == content(together)
+
+
+def header_of(size, name="data/p00000/Python/s1.py", kind=tarfile.REGTYPE):
+    """The header of a member that claims a size, in the binary form of GNU tar."""
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\x80" + size.to_bytes(11, "big")
+    header[482] = kind == tarfile.GNUTYPE_SPARSE  # its map goes on after the header
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * ord(" "))
+    return bytes(header)
+
+
+def archive_with(path, members, mode="w:gz"):
+    """An archive of members by name; a number stands for so many zeros."""
+    with tarfile.open(
+        path, mode, format=tarfile.GNU_FORMAT, **({"compresslevel": 1} if "gz" in mode else {})
+    ) as output:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = content if isinstance(content, int) else len(content)
+            output.addfile(member, Zeros(content) if isinstance(content, int) else io.BytesIO(content))
+    return path
+
+
+class Zeros(io.RawIOBase):
+    def __init__(self, size):
+        self.size = size
+
+    def read(self, size=-1):
+        size = self.size if size < 0 else min(size, self.size)
+        self.size -= size
+        return bytes(size)
+
+
+SOURCE = {"data/p00000/Python/s000000001.py": b"print(1)\n"}
+METADATA = {"metadata/p00000.csv": f"{HEADER}\n{row('s000000001')}\n".encode()}
+
+
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [
+        ({"metadata/p00000.csv": codenet_files.LARGEST_PART + 1, **SOURCE}, "metadata/p00000.csv"),
+        ({**METADATA, "problem_descriptions/p00000.html": codenet_files.LARGEST_PART + 1}, "p00000.html"),
+        ({**METADATA, "data/p00000/Python/" + "s" * (64 << 20): b""}, "header"),
+        (
+            METADATA
+            | {"problem_descriptions/p00000.html": page(0).encode()}
+            | {f"data/p00000/Python/s{n:09}.py": codenet_files.LARGEST_SOURCE for n in range(257)},
+            "sources of p00000",
+        ),
+    ],
+    ids=["metadata", "page", "name", "sources"],
+)
+def test_parts_of_an_archive_that_are_too_large_are_refused_before_they_are_in_memory(tmp_path, members, named):
+    archive = archive_with(tmp_path / "bomb.tar.gz", members)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=rf"bomb\.tar\.gz.*{named}") as refused:
+        run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < codenet_files.LARGEST_PART + (64 << 20) if named.startswith("sources") else most < 16 << 20
+    assert len(str(refused.value)) < 1000
+    assert not list((tmp_path / "out").glob("*.jsonl*"))
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 88) - 1])
+@pytest.mark.parametrize("name", ["data/p00000/Python/s000000001.py", "metadata/p00000.csv", "notes.txt"])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE, b"Z"])
+def test_a_member_of_an_absurd_size_ends_in_a_sentence(tmp_path, size, name, kind):
+    archive = archive_with(tmp_path / "size.tar", METADATA, "w")
+    archive.write_bytes(archive.read_bytes()[:1024] + header_of(size, name, kind) + bytes(2048))
+    with pytest.raises(UserError, match=r"size\.tar"):
+        run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_sparse_file_is_refused_before_its_map_is_read(tmp_path, blocks):
+    archive = archive_with(tmp_path / "sparse.tar", METADATA, "w")
+    endless = (b"1".zfill(12) * 42 + b"\1").ljust(512, b"\0")
+    archive.write_bytes(archive.read_bytes()[:1024] + header_of(0, kind=tarfile.GNUTYPE_SPARSE) + endless * blocks)
+    with pytest.raises(UserError, match=r"sparse\.tar.*sparse file"):
+        run(DataSet(tmp_path), tmp_path, input_paths=(archive,))
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -196,6 +321,58 @@ def test_sources_that_are_not_regular_files_are_not_read_and_other_files_passed_
     assert "secret" not in "".join(path.read_text() for path in output.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("mode", "damage"),
+    [
+        ("w:gz", lambda whole, _: whole[:-200]),
+        ("w:gz", lambda *_: b"not an archive"),
+        ("w:gz", lambda whole, _: whole[:600] + b"\0" * 99 + whole[699:]),
+        *(("w", lambda whole, end, more=more: whole[: end + more]) for more in (0, 99, 400)),
+        ("w", lambda whole, end: whole[:end] + b"\1" * 512 + whole[end + 512 :]),
+    ],
+    ids=["cut off", "no archive", "zeros", "cut off after a file", "99 later", "400 later", "damaged after a file"],
+)
+def test_a_damaged_archive_is_a_mistake_of_the_user_and_leaves_no_result(data, tmp_path, mode, damage):
+    archive = tar(data.fill(3), tmp_path / "codenet.tar", mode, ("metadata", "data", "problem_descriptions"))
+    with tarfile.open(archive) as whole:
+        end = whole.getmembers()[-1].offset
+    archive.write_bytes(damage(archive.read_bytes(), end))
+    with pytest.raises(UserError, match=r"codenet\.tar"):
+        run(data, tmp_path, input_paths=(archive,))
+    assert not list((tmp_path / "out").glob("*.jsonl"))
+
+
+def test_links_of_an_archive_are_not_followed(data, tmp_path):
+    archive = tmp_path / "codenet.tar"
+    tar(data.fill(1), archive, "w")
+    secret = tmp_path / "secret.py"
+    secret.write_text("secret = 1\n")
+    with tarfile.open(archive, "a") as output:
+        for place, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE)):
+            link = tarfile.TarInfo(f"data/p00000/Python/s90000000{place}.py")
+            link.type, link.linkname = kind, str(secret)
+            output.addfile(link)
+    ((_, sources),) = codenet_files.read_sources([archive], ["p00000"])
+    assert not any(name.startswith("s9") for name in sources)
+
+
+def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):
+    archive = tar(data.fill(2), tmp_path / "codenet.tar.gz")
+    with pytest.raises(UserError, match="p0000"):
+        run(data, tmp_path, input_paths=(data.root, archive))
+    scattered = tmp_path / "scattered.tar"
+    with tarfile.open(scattered, "w") as output:
+        for place, name in enumerate(["p00000", "p00001", "p00000"]):
+            member = tarfile.TarInfo(f"data/{name}/Python/s00000000{place}.py")
+            output.addfile(member, io.BytesIO())
+    with pytest.raises(UserError, match="p00000"):
+        run(
+            data,
+            tmp_path,
+            input_paths=(scattered, tar(data, tmp_path / "m.tar", "w", ("metadata", "problem_descriptions"))),
+        )
+
+
 @pytest.mark.parametrize("missing", ["metadata", "data"])
 def test_a_folder_that_is_not_codenet_is_refused(data, tmp_path, missing):
     shutil.rmtree(data.fill(1).root / missing)
@@ -213,7 +390,7 @@ def test_a_table_may_begin_with_a_byte_order_mark_and_lacks_only_columns_that_no
     with pytest.raises(UserError, match="cpu_time"):
         run(data, tmp_path, "refused")
     with path.open("r+b") as handle:
-        handle.truncate(codenet.LARGEST_TEXT + 1)
+        handle.truncate(codenet_files.LARGEST_PART + 1)
     with pytest.raises(UserError, match=r"metadata/p00000\.csv"):
         run(data, tmp_path, "refused")
 

@@ -1,32 +1,24 @@
 """Python submissions of IBM Project CodeNet, as groups for offline training.
 
-The data set is an unpacked folder:
-
-| path | what it holds |
-|---|---|
-| `metadata/pNNNNN.csv` | the submissions of a problem, one a row |
-| `problem_descriptions/pNNNNN.html` | a problem's page |
-| `data/pNNNNN/Python/sNNNNNNNNN.py` | a submission's source |
-
 Rows of the metadata say what became of each submission. Each row ends in exactly one count of the run's summary, and so
-does each problem. Nothing is run and nothing is judged. The files may come from anybody: links, pipes and devices are
-passed over, and so are files that are larger than such files are.
+does each problem. Nothing is run and nothing is judged.
 """
 
 import csv
 import hashlib
 import io
-import os
+import logging
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pydantic.dataclasses
 import tyro
 
+from cobalt.datasets.codenet_files import Sources, read_descriptions, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
 from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
 from cobalt.datasets.offline.groups import Status
@@ -36,8 +28,11 @@ from cobalt.datasets.sources import problem_record
 from cobalt.episode import PromptSet, load_prompts, opening_messages
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
 from cobalt.stage.manifest import read_summary
 from cobalt.stage.run import Outcome, stage, whole
+
+logger = logging.getLogger(__name__)
 
 STATUSES = {
     "Accepted": Status.ACCEPTED,
@@ -56,17 +51,10 @@ NOT_JUDGED = frozenset(
 )
 """CodeNet's statuses of submissions of whose programs nothing is known."""
 
-LARGEST_SOURCE = 1 << 20
-"""Bytes. Online judges accept no larger submission."""
-LARGEST_TEXT = 1 << 28
-"""Bytes of a problem's rows, or of its page."""
-
 _COLUMNS = (
     "submission_id", "problem_id", "language", "original_language", "status", "cpu_time", "memory", "code_size",
 )  # fmt: skip
 _DIGITS = 12  # most of a time, a memory or a size
-_PROBLEM = re.compile(r"p\d{1,20}", re.ASCII)
-_SOURCE = re.compile(r"(s\d{1,20})\.\w+", re.ASCII)
 # "Python" alone may be either, and numbers after "PyPy3" are PyPy's own.
 _VERSION = re.compile(r"(?:Python \(|(?:Python|PyPy) ?)([23])")
 
@@ -92,17 +80,18 @@ class CodeNetSettings(GroupSettings):
     groups, and problems.jsonl with their problems, whose tests are the samples.
     """
 
-    input_dir: Annotated[Path, tyro.conf.arg(aliases=["-i"])]
-    """The unpacked data set: a folder with metadata, problem_descriptions and data; of data, Python's folders do."""
+    input_paths: Annotated[tuple[Path, ...], tyro.conf.arg(aliases=["-i"])]
+    """The data set: a folder, a tar file (.tar, .tar.gz), or several that make it up together. Archives are read as
+    streams and not extracted."""
 
 
 class Submission(NamedTuple):
-    """A judged submission: its milliseconds, 0 for a compile error, and whether its language names Python 3."""
+    """A judged Python submission: its milliseconds, 0 for a compile error, and the Python that its language names."""
 
     id: str
     status: Status
     cpu_time: int
-    is_python_3: bool
+    version: int | None
 
 
 @stage
@@ -112,45 +101,43 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
     Raises:
         UserError: bad input, or results that cannot be written or that other settings or other data made.
     """
-    root = settings.input_dir
-    tables = _problem_files(root / "metadata", ".csv")
-    if not tables or next(root.glob("data/*/Python"), None) is None:
-        raise UserError(
-            f"{root}: there is no metadata/pNNNNN.csv, or no data/pNNNNN/Python: unpack both of CodeNet's archives here"
-        )
+    check_files([path for path in settings.input_paths if not path.is_dir()], settings.results)
     prompts = load_prompts(settings.prompts)
     writer = GroupWriter(settings, "codenet")
     arguments = writer.arguments("codenet", prompts.digests)
     # The rules in the words of the manifests.
     arguments |= {"python_2": "drop", "without_samples": "drop", "figures": "keep"}
-    arguments["inputs"] = [root.absolute().name]
+    arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
     with whole(settings.results, arguments, settings.evaluation_files) as result:
-        files = _problem_files(root / "problem_descriptions", ".html")
-        statements = {problem: read_statement(_text(page)) for problem, page in files.items()}
+        rows, pages = read_descriptions(settings.input_paths)
+        statements = {problem: read_statement(page) for problem, page in sorted(pages.items())}
         splits = split_problems(settings, {name: one.text for name, one in statements.items()})
         reader = _Reader(settings, prompts, writer)
-        writer.write(result, reader.problems(tables, statements, splits), splits)
+        writer.write(result, reader.problems(rows, statements, splits), splits)
         content = f"{reader.content:064x}"
         for path in settings.results:  # the data is too large to be read once more for a digest before
             if (read_summary(path) or {}).get("content", content) != content:
                 raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
-        read = statements.values()
-        pages = {
-            "read": len(read),
-            "with a statement": sum(bool(one.text) for one in read),
-            "with samples": sum(bool(one.samples) for one in read),
-            "with a constraints section": sum(one.has_constraints for one in read),
-            "with figures": sum(bool(one.figures) for one in read),
-        }
-        result.summary = writer.summary() | {"pages": pages, "content": content}
-    return groups_made(writer.summary() | {"pages": pages}, "CodeNet", settings.output_dir)
+        summary = writer.summary() | {"pages": _pages(statements.values())}
+        result.summary = summary | {"content": content}
+    return groups_made(summary, "CodeNet", settings.output_dir)
+
+
+def _pages(statements: Collection[Statement]) -> dict[str, int]:
+    return {
+        "read": len(statements),
+        "with a statement": sum(bool(one.text) for one in statements),
+        "with samples": sum(bool(one.samples) for one in statements),
+        "with a constraints section": sum(one.has_constraints for one in statements),
+        "with figures": sum(bool(one.figures) for one in statements),
+    }
 
 
 class _Reader:
     """Reads a data set's problems with their programs, and counts those that are left out.
 
     Attributes:
-        content: A digest of the statements, rows and sources that were read.
+        content: A digest of the statements, rows and sources that were read, whatever the order of the problems.
     """
 
     def __init__(self, settings: CodeNetSettings, prompts: PromptSet, counts: GroupWriter) -> None:
@@ -158,33 +145,30 @@ class _Reader:
         self._settings, self._prompts, self._counts = settings, prompts, counts
 
     def problems(
-        self, tables: Mapping[str, Path], statements: Mapping[str, Statement], splits: Mapping[str, str]
+        self, tables: Mapping[str, str], statements: Mapping[str, Statement], splits: Mapping[str, str]
     ) -> Iterator[JudgedProblem]:
         """The problems that have a statement, each with its programs."""
-        counts = self._counts
-        for problem, table in tables.items():
+        counts, wanted = self._counts, set()
+        for problem, table in sorted(tables.items()):
             counts.problems[READ] += 1
-            rows, statement = _python_rows(table), statements.get(problem)
-            submissions = self._submissions(rows)
-            if statement is None or not statement.samples or problem not in splits:
-                why = EVALUATED if statement and statement.samples else NO_SAMPLE
-                if statement is None or not statement.text:
-                    why = NO_PAGE
+            statement = statements.get(problem)
+            why = NO_PAGE if statement is None or not statement.text else None if statement.samples else NO_SAMPLE
+            why = why or (None if problem in splits else EVALUATED)
+            if why is None:
+                wanted.add(problem)
+            else:
                 counts.problems.leave_out(why, problem)
-                counts.programs[why] += len(submissions)
-                continue
-            sources = _sources(self._settings.input_dir / "data" / problem / "Python")
+                counts.programs[why] += len(self._submissions(_python_rows(problem, table)))
+        for problem, sources in read_sources(self._settings.input_paths, wanted):
+            rows = _python_rows(problem, tables[problem])
+            submissions = self._submissions(rows)
+            statement = statements[problem]
             self.content ^= _digest(problem, statement, rows, sources)
             instruction = self._prompts.first_turn(statement.text)
-            inputs, outputs = zip(*statement.samples, strict=True)
-            record = problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs))
-            yield JudgedProblem(
-                problem,
-                opening_messages(instruction, self._prompts),
-                self._candidates(submissions, sources),
-                record | {"source": "codenet"},
-                _refusal(submissions),
-            )
+            candidates = self._candidates(submissions, sources)
+            record = _record(problem, statement, instruction)
+            messages = opening_messages(instruction, self._prompts)
+            yield JudgedProblem(problem, messages, candidates, record, _refusal(submissions))
 
     def _submissions(self, rows: Iterable[Mapping[str, str]]) -> list[Submission]:
         """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted."""
@@ -192,19 +176,23 @@ class _Reader:
         for row in rows:
             counts[READ] += 1
             submission = _submission(row)
+            if isinstance(submission, Submission) and submission.version == 2:
+                submission = PYTHON_2
             if isinstance(submission, Submission):
                 submissions.append(submission)
-            else:
-                counts.leave_out(submission, row.get("submission_id") or row.get("problem_id"))
+                continue
+            counts.leave_out(submission, row.get("submission_id") or row.get("problem_id"))
+            if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
+                logger.warning("%s: %s: such submissions are left out", row.get("problem_id"), submission)
         return submissions
 
-    def _candidates(self, submissions: Sequence[Submission], sources: Mapping[str, bytes]) -> list[Candidate]:
+    def _candidates(self, submissions: Sequence[Submission], sources: Sources) -> list[Candidate]:
         """The programs of a problem's submissions, with their rewards."""
         rewards = self._settings.rewards
         times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
         candidates = []
         for one in submissions:
-            program = _program(sources.get(one.id, b""))
+            program = _program(sources.get(one.id) or b"")
             if not program:
                 self._counts.programs.leave_out(BAD_SOURCE if one.id in sources else NO_SOURCE, one.id)
                 continue
@@ -216,52 +204,23 @@ class _Reader:
         return candidates
 
 
-def _problem_files(folder: Path, ending: str) -> dict[str, Path]:
-    """The regular files of a folder that are named after problems, by problem, in order."""
-    files = _regular_files(folder)
-    names = (name.removesuffix(ending) for name in files if name.endswith(ending))
-    return {name: folder / f"{name}{ending}" for name in sorted(names) if _PROBLEM.fullmatch(name)}
+def _record(problem: str, statement: Statement, instruction: str) -> dict[str, Any]:
+    """The problem as the judge and the rollout scripts read it; its tests are its samples."""
+    inputs, outputs = zip(*statement.samples, strict=True)
+    return problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs)) | {"source": "codenet"}
 
 
-def _sources(folder: Path) -> dict[str, bytes]:
-    """The sources of a problem by submission; of a file over `LARGEST_SOURCE` nothing."""
-    matches = [match for name in _regular_files(folder) if (match := _SOURCE.fullmatch(name))]
-    return {match[1]: _read(folder / match[0], LARGEST_SOURCE) or b"" for match in matches}
-
-
-def _regular_files(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-
-
-def _read(path: Path, most: int) -> bytes | None:
-    """The bytes of a file; None: it has more than `most`."""
-    try:
-        return path.read_bytes() if path.stat().st_size <= most else None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _text(path: Path) -> str:
-    """The text of a file, with newlines as line ends."""
-    content = _read(path, LARGEST_TEXT)
-    if content is None:
-        raise UserError(f"{path} has more than {LARGEST_TEXT} bytes, as no file of CodeNet has")
-    return content.decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _python_rows(path: Path) -> list[dict[str, str]]:
-    reader = csv.reader(io.StringIO(_text(path)))
+def _python_rows(problem: str, table: str) -> list[dict[str, str]]:
+    reader = csv.reader(io.StringIO(table))
     try:
         header = next(reader, [])
-        if missing := [name for name in _COLUMNS if name not in header]:
-            raise UserError(f"{path} lacks {', '.join(missing)}: give the metadata as CodeNet has it")
-        rows = (dict(zip(header, row, strict=False)) for row in reader)
-        return [row for row in rows if row.get("language") == "Python"]
+        missing = [name for name in _COLUMNS if name not in header]
+        if missing:
+            raise UserError(f"metadata/{problem}.csv lacks {', '.join(missing)}: give the metadata as CodeNet has it")
+        rows = [dict(zip(header, row, strict=False)) for row in reader]
     except csv.Error as error:
-        raise UserError(f"{path} is not a CSV file ({error})") from None
+        raise UserError(f"metadata/{problem}.csv is not a CSV file ({error})") from None
+    return [row for row in rows if row.get("language") == "Python"]
 
 
 def _submission(row: Mapping[str, str]) -> Submission | str:
@@ -277,11 +236,9 @@ def _submission(row: Mapping[str, str]) -> Submission | str:
         return EMPTY_FIELD
     if not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
         return NEGATIVE_FIELD
-    version = _VERSION.match(text["original_language"])
-    if version and version[1] == "2":
-        return PYTHON_2
     time = int(text["cpu_time"]) if ran else 0
-    return Submission(text["submission_id"], STATUSES[text["status"]], time, version is not None)
+    version = _VERSION.match(text["original_language"])
+    return Submission(text["submission_id"], STATUSES[text["status"]], time, version and int(version[1]))
 
 
 def _program(source: bytes) -> str:
@@ -294,7 +251,7 @@ def _program(source: bytes) -> str:
 
 def _refusal(submissions: Sequence[Submission]) -> Refuse:
     """Why a program is left out after all: it may be in Python 2, or its compile error was that of another Python."""
-    python_3 = frozenset(one.id for one in submissions if one.is_python_3)
+    python_3 = frozenset(one.id for one in submissions if one.version == 3)
 
     def refuse(candidate: Candidate) -> str | None:
         if candidate.status is Status.COMPILE_ERROR:
@@ -314,11 +271,11 @@ def _compiles(program: str) -> bool:
     return True
 
 
-def _digest(problem: str, statement: Statement, rows: Iterable[Mapping[str, str]], sources: Mapping[str, bytes]) -> int:
+def _digest(problem: str, statement: Statement, rows: Iterable[Mapping[str, str]], sources: Sources) -> int:
     """A digest of a problem's statement, Python rows and sources."""
     content = hashlib.sha256(f"{problem}\0{statement}".encode())
     for row in rows:
         content.update("\0".join(row.values()).encode())
     for name in sorted(sources):
-        content.update(name.encode() + b"\0" + hashlib.sha256(sources[name]).digest())
+        content.update(name.encode() + b"\0" + hashlib.sha256(sources[name] or b"").digest())
     return int.from_bytes(content.digest(), "big")

@@ -5,6 +5,7 @@ same file, and prompts and responses over the limit of length are left out.
 """
 
 import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.errors import UserError, tally
+from cobalt.stage.records import encode_record
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import Outcome, Whole, made, quoted
 from cobalt.stage.tally import Summary, Tally, with_first
@@ -71,7 +73,7 @@ class GroupWriter:
         Raises:
             UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
         """
-        self.problems, self.programs = Tally(), Tally()
+        self.problems, self.programs = Tally(by_id=True), Tally(by_id=True)
         self.groups: Counter[str] = Counter()
         self._settings, self._source = settings, source
         self._counter: PromptTokenCounter | None = None
@@ -99,32 +101,40 @@ class GroupWriter:
         return with_first(counts, self.problems, self.programs)
 
     def write(self, result: Whole, problems: Iterable[JudgedProblem], splits: Mapping[str, str]) -> None:
-        """Make the groups of each problem, and write them into the file of its split.
+        """Make the groups of each problem, and write them in the order of `splits` when all problems are read.
 
         Raises:
             UserError: a file cannot be written, or no group is left for one of them.
         """
-        results = {path.stem: path for path in self._settings.results}
-        for problem in problems:
-            groups = self._groups(problem)
-            if not groups:
-                continue
-            split = splits[problem.id]
-            self.problems[f"in {split}.jsonl"] += 1
-            self.groups[f"in {split}.jsonl"] += len(groups)
-            for group in groups:
-                self.groups[EQUAL_REWARDS] += len({one.reward for one in group.responses}) == 1
-                self.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in group.responses)
-            result.write((group.to_record() for group in groups), results[split])
-            if problem.record is not None:
-                result.write([problem.record], results[PROBLEMS])
-        for name in results:
-            if name != PROBLEMS and not self.groups[f"in {name}.jsonl"]:
-                counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
-                raise UserError(
-                    f"no group is left for {name}.jsonl ({counts}): give more programs, a smaller --group_size,"
-                    " another --validation_share or another --seed"
-                )
+        slots: dict[tuple[str, str], tuple[int, int]] = {}
+        with tempfile.TemporaryFile(dir=self._settings.output_dir) as spool:
+            for problem in problems:
+                groups = self._groups(problem)
+                if not groups:
+                    continue
+                split = splits[problem.id]
+                self.problems[f"in {split}.jsonl"] += 1
+                self.groups[f"in {split}.jsonl"] += len(groups)
+                for group in groups:
+                    self.groups[EQUAL_REWARDS] += len({one.reward for one in group.responses}) == 1
+                    self.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in group.responses)
+                records = {split: [group.to_record() for group in groups]}
+                if problem.record is not None:
+                    records[PROBLEMS] = [dict(problem.record)]
+                for name, own in records.items():
+                    slots[name, problem.id] = (spool.tell(), spool.write(b"".join(map(encode_record, own))))
+            for path in self._settings.results:
+                if path.stem != PROBLEMS and not self.groups[f"in {path.name}"]:
+                    counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
+                    raise UserError(
+                        f"no group is left for {path.name} ({counts}): give more programs, a smaller --group_size,"
+                        " another --validation_share or another --seed"
+                    )
+                for problem_id in splits:
+                    if (path.stem, problem_id) in slots:
+                        offset, length = slots[path.stem, problem_id]
+                        spool.seek(offset)
+                        result.write_lines([spool.read(length)], path)
 
     def _groups(self, problem: JudgedProblem) -> list[OfflineGroup]:
         """The groups of a problem; what becomes of it and its programs is counted."""
