@@ -96,37 +96,14 @@ class PromptTokenCounter:
         return [len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def count_responses(self, responses: Sequence[str]) -> list[int]:
-        """The number of tokens of each response as the model would write it, with the token that marks its end.
-
-        Raises:
-            UserError: as for `check_end`.
-        """
-        self.check_end()
+        """The number of tokens of each response as the model would write it, with the token that marks its end."""
         return [tokens + 1 for tokens in self._count_texts(responses)] if responses else []
 
-    def check_end(self) -> None:
-        """Raise UserError if the tokenizer has no token that marks the end of a text."""
-        if self.tokenizer.eos_token_id is None:
-            raise UserError(
-                f"the tokenizer of {self.model_name} has no eos_token, so the policy could not learn to end a response:"
-                " give another model, or set eos_token in a copy of its tokenizer_config.json"
-            )
-
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
-        """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
-
-        In a chain each conversation continues the one before it. A longer conversation never has fewer tokens, so the
-        last of each chain is measured first, and most chains are measured once.
-        """
-        fitting = [len(chain) for chain in chains]
-        undecided = [index for index, chain in enumerate(chains) if chain]
-        while undecided:
-            lengths = self.count([chains[index][fitting[index] - 1] for index in undecided])
-            too_long = [index for index, length in zip(undecided, lengths, strict=True) if length > limit]
-            for index in too_long:
-                fitting[index] -= 1
-            undecided = [index for index in too_long if fitting[index]]
-        return fitting
+        """For each chain of conversations, how many of its first ones are at most `limit` tokens long."""
+        lengths = iter(self.count([conversation for chain in chains for conversation in chain]))
+        fitting = [[next(lengths) <= limit for _ in chain] for chain in chains]
+        return [[*fits, False].index(False) for fits in fitting]
 
 
 def recorded_policy(source: Path) -> str:
