@@ -1,6 +1,5 @@
 """The loops: protocol and schema of each stage, on recorded responses and the real judge."""
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -89,7 +88,7 @@ async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_p
 
 
 @pytest.mark.sandbox
-async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge, caplog):
+async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(i, responses=[DOUBLE]) for i in (0, 1)])
     run = RepairSettings(first, tmp_path / "m.jsonl", **(SETTINGS | {"num_completions": 1}), turns=1)
     await repair(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), judge)
@@ -98,7 +97,6 @@ async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fail
     assert record["finish_reasons"][1] == ["error"]
     assert "holds no response" in record["errors"][1][0]
     assert record["public_pass_rates"][1] == [0.0]
-    assert "1 of the 2 problems" in caplog.text
 
 
 async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
@@ -173,27 +171,6 @@ async def test_a_defect_or_a_lost_service_ends_the_run_and_is_not_a_failed_probl
         await run_items(4, work, output, concurrency=1)
     assert [record["id"] for record in read_records(output)] == [0, 1]
     assert not errors_path(output).exists()
-
-
-async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
-    taken = finished = 0
-
-    def items():
-        nonlocal taken
-        for item in range(20):
-            taken += 1
-            yield item
-
-    async def work(item):
-        nonlocal finished
-        assert taken - finished <= 3
-        await asyncio.sleep(0)
-        finished += 1
-        return {"id": item}
-
-    with Each(tmp_path / "r.jsonl", {}) as output:
-        assert await output.make(items(), int, work, concurrency=3) == 0
-    assert finished == 20
 
 
 async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
