@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
-from cobalt.engine.opening import EngineOnUse, engine_urls, open_vllm_or_url
+from cobalt.engine.opening import EngineOnUse, open_vllm_or_url
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, load_prompts
 from cobalt.episode.trajectory import Turn
@@ -117,12 +117,8 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         Raises:
             UserError: no engine is named, a setting of it is wrong, or the model is not there.
         """
-        from cobalt.engine.model_check import check_model
-
         if self.replay_file is not None:
             return nullcontext(ReplayEngine(self.replay_file, self.num_completions))
-        if self.model is not None and not engine_urls(self.engine_url):
-            check_model(self.model)  # vLLM would find it out after half a minute
         log = companion_path(self.output_file, ".engine.log")
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
 
