@@ -554,23 +554,14 @@ def test_the_loops_run_over_http_with_costs_and_without_secrets_in_what_they_lea
         assert first.returncode == 0, first.stderr
         second = loop("multi", "-i", single, "-o", multi, "--turns", "2", *flags)
         assert second.returncode == 0, second.stderr
-        paid = len(provider.requests)
-        multi_bytes = multi.read_bytes()
-        multi.unlink()  # lost, but paid for
-        again = loop("multi", "-i", single, "-o", multi, "--turns", "2", *flags)
-        assert again.returncode == 0, again.stderr
-        assert len(provider.requests) == paid
     record = read_records(multi)[0]
     assert record["raw_responses"] == [[wrong] * 2, [right] * 2, [right] * 2]
     assert record["public_pass_rates"] == [[0.5] * 2, [1.0] * 2, [1.0] * 2]
     assert record["prompt_tokens"] == [[100] * 2, [300] * 2, [300] * 2]
     assert record["costs"][0] == pytest.approx([100 * 0.25e-6 + 50 * 2e-6] * 2)
     assert record["costs"][2] == pytest.approx([300 * 0.25e-6 + 60 * 2e-6] * 2)
-    assert [json.loads(line)["raw_responses"] for line in multi_bytes.splitlines()] == [
-        record["raw_responses"] for record in read_records(multi)
-    ]
     left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    said = first.stdout + first.stderr + second.stdout + second.stderr + again.stderr
+    said = first.stdout + first.stderr + second.stdout + second.stderr
     assert b'"command"' in left
     assert SECRET.encode() not in left
     assert SECRET not in said
