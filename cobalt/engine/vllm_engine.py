@@ -85,7 +85,7 @@ class VllmEngine:
         self._renderer = ThreadPoolExecutor(max_workers=1)
         # After vLLM has loaded the model, so that one from the Hub is in the cache.
         model, folder = self.settings.model, Path(self.settings.model)
-        self._description = {
+        self._description: dict[str, Any] = {
             "model": folder.name if folder.is_dir() else model,
             "dtype": self._started.dtype,
             "seed": self.settings.seed,
