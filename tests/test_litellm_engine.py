@@ -145,6 +145,13 @@ async def test_a_pause_of_hours_ends_the_run_instead():
         await ask(engine(provider))
 
 
+async def test_requests_are_spread_over_the_minute():
+    with serve(answer()) as provider:
+        one, started = engine(provider, requests_per_minute=600), time.monotonic()
+        await ask(one, SAMPLING.model_copy(update={"n": 6}))
+    assert all(at - started >= 0.1 * number for number, at in enumerate(sorted(provider.times)))
+
+
 def failed_inside(error=None, *, text="```python\nprint(1", reason="error", **body):
     """A response with status 200 whose choice, or whole body, reports that the provider failed."""
     status, headers, content = answer(text, reason)
@@ -481,7 +488,14 @@ def test_no_message_has_a_secret_of_the_environment(name):
     assert credentials.scrub(f"/home/user: {SECRET} is wrong") == "/home/user: *** is wrong"
 
 
-@pytest.mark.parametrize(("variables", "named"), [({}, "credentials"), ({"AWS_PROFILE": "nobodys"}, "nobodys")])
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({}, "credentials"),
+        ({"AWS_PROFILE": "nobodys"}, "nobodys"),
+        ({"AWS_ACCESS_KEY_ID": "A"}, "AWS_SECRET_ACCESS_KEY"),
+    ],
+)
 async def test_what_aws_needs_is_named_before_any_request(monkeypatch, variables, named):
     one = bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"})
     for name, value in variables.items():
@@ -509,7 +523,7 @@ BAD_FLAGS = {
     "not a URL": ["--api_base", "http://localhost:port/v1"],
     "without user": ["--api_base", f"http://me:{SECRET}@localhost/v1"],
     "spend_limit is": ["--spend_limit", "0"],
-    "request_timeout is": ["--request_timeout", "-1"],
+    "requests_per_minute is": ["--requests_per_minute", "-1"],
     "set OPENAI_API_KEY in the environment": [],
 }
 

@@ -27,6 +27,8 @@ class ApiFlags:
     """Region for Bedrock; by default AWS_REGION_NAME, AWS_REGION or that of the AWS profile, else us-west-2."""
     concurrent_requests: int = 32
     """Largest number of requests in flight, over all problems and samples."""
+    requests_per_minute: float | None = None
+    """Largest number of requests per minute, retries included."""
     spend_limit: float | None = None
     """Maximum cost of all calls of this result, in US dollars, resumed runs included."""
     prompt_price: float | None = None
@@ -40,7 +42,7 @@ class ApiFlags:
 
     def check_ranges(self) -> None:
         """Raise UserError if a number is out of its range; the message names the flag."""
-        for name in ("concurrent_requests", "spend_limit", "request_timeout", "attempts"):
+        for name in ("concurrent_requests", "requests_per_minute", "spend_limit", "request_timeout", "attempts"):
             check_ranges(self, (name, getattr(self, name) is None or getattr(self, name) > 0, "above 0"))
         for name in ("prompt_price", "completion_price"):
             check_ranges(self, (name, (getattr(self, name) or 0) >= 0, "0 or more"))

@@ -106,6 +106,8 @@ class LiteLLMEngine:
         self._litellm = import_litellm()
         self._flags, self._credentials, self._log = flags, credentials, log or CallLog()
         self._schema, self._longest_backoff = response_format, longest_backoff
+        self._interval = 60 / flags.requests_per_minute if flags.requests_per_minute else 0.0
+        self._next = 0.0  # when another request may start
         self._resume = 0.0  # when requests may start again after a pause that the provider asked for
         self._slots = asyncio.Semaphore(flags.concurrent_requests)
         self._ended = False
@@ -238,7 +240,9 @@ class LiteLLMEngine:
         async with self._slots:
             if self._ended:
                 raise InfrastructureError("the run ended before this request was made")
-            while (left := self._resume - time.monotonic()) > 0:  # noqa: ASYNC110 - another request may move it
+            start = max(time.monotonic(), self._next, self._resume)
+            self._next = start + self._interval
+            while (left := max(start, self._resume) - time.monotonic()) > 0:  # noqa: ASYNC110 - another request may move it
                 await asyncio.sleep(left)
             limit, spent = self._flags.spend_limit, self._log.spent
             if limit is not None and spent >= limit:

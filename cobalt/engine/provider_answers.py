@@ -49,7 +49,7 @@ _INPUT = re.compile(
 _ACCOUNT = re.compile(
     r"insufficient[ _](?:account )?(?:balance|credits?|funds|quota)|balance is too low|exceeded_current_quota_error"
     r"|billing hard limit|arrearage|(?:account|organization)(?: has been| was| is)? (?:flagged|disabled|suspended)"
-    r"|config profile"  # of AWS, which is not there
+    r"|config profile|partial credentials"  # of AWS, which are not there
 )
 _LENGTH = re.compile(
     r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
