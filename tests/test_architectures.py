@@ -14,6 +14,8 @@ from support import ROOT, refused_training, square_problem, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
+from cobalt.engine.model_check import check_model
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings, compose
 from cobalt.training.policy import shape_of
 
@@ -54,17 +56,29 @@ def test_without_chunks_the_engine_reads_the_longest_prompt_in_one_batch(tmp_pat
         ("mistral", {"sliding_window": 512}, "gpu-1", ""),
         ("gemma2", {"sliding_window": 4096, "attn_logit_softcapping": 50.0}, "cpu", "attn_logit_softcapping"),
         ("qwen2", {"sliding_window": 512, "use_sliding_window": False}, "cpu", ""),
-        ("qwen2", {"max_position_embeddings": 1024}, "gpu-1", "1024 tokens"),
     ],
 )
-def test_an_attention_that_a_cpu_does_not_have_and_a_context_that_is_too_short_are_refused(
-    tmp_path, kind, values, scale, named
-):
+def test_an_attention_that_training_on_a_cpu_does_not_have_is_refused(tmp_path, kind, values, scale, named):
     folder = save_policy(tmp_path, "chatml", kind=kind)
     changed(tmp_path / "config.json", **values)
     errors = refused_training(compose(TrainingSettings(tmp_path, folder, tmp_path / "out", scale=scale)))
     others = [error for error in errors if ".parquet" not in error]
     assert len(others) == bool(named) and all(named in error for error in others)
+
+
+@pytest.mark.parametrize(("content", "refused"), [("<|image|>", False), ("<|im_end|>", True), ("word", True)])
+def test_a_special_token_without_an_embedding_is_refused_where_conversations_have_it(tmp_path, content, refused):
+    folder = save_architecture(tmp_path, "smollm2")
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    most = max(token["id"] for token in tokenizer["added_tokens"])
+    tokens = [token for token in tokenizer["added_tokens"] if token["content"] != content]
+    tokens.append({**tokens[0], "content": content, "id": most + 1, "special": content != "word"})
+    changed(tmp_path / "tokenizer.json", added_tokens=tokens)
+    if refused:
+        with pytest.raises(UserError, match="embeddings"):
+            check_model(folder)
+    else:
+        check_model(folder)
 
 
 # --- folders that hold no usable model
@@ -86,6 +100,8 @@ def gguf_alone(folder):
 
 BAD = {
     "chat template": lambda folder: without(folder, "chat_template.jinja"),
+    "embeddings": lambda folder: changed(folder / "config.json", vocab_size=100),
+    "1024 tokens": lambda folder: changed(folder / "config.json", max_position_embeddings=1024),
     "config.json": lambda folder: without(folder, "config.json"),
     "model.gguf": gguf_alone,
     "safetensors": lambda folder: without(folder, "model.safetensors"),
@@ -95,8 +111,8 @@ BAD = {
 COMMANDS = {
     "train": "train --data_dir {data} --model {model} -o {data}/out",
     "train offline_rl": "train offline_rl --data_dir {data} --model {model} -o {data}/out",
-    "sample": "sample -i {data}/problems.jsonl -o {data}/out --model {model}",
-    "try": "try {data}/problems.jsonl -o {data}/try --model {model}",
+    "sample": "sample -i {data}/problems.jsonl -o {data}/out --model {model} --engine max_model_len=2048",
+    "try": "try {data}/problems.jsonl -o {data}/try --model {model} --engine max_model_len=2048",
 }
 
 ALL = """
@@ -159,3 +175,18 @@ def test_a_folder_without_a_usable_model_ends_each_command_with_one_sentence_bef
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
     assert (code, len(lines), started) == (2, 1, False), error
     assert named in lines[0] and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", {"model": "x"}),
+        ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}),
+        ("tokenizer.json", {"added_tokens": [{"content": "a"}]}),
+        ("config.json", {"text_config": "x"}),
+    ],
+)
+def test_files_of_another_form_are_left_to_those_who_load_the_model(tmp_path, name, content):
+    save_architecture(tmp_path, "smollm2")
+    (tmp_path / name).write_text(json.dumps(content))
+    check_model(str(tmp_path))

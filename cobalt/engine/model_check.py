@@ -42,7 +42,7 @@ def check_model(model: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Check that a folder holds a model in the format of Hugging Face and a chat template.
+    """Check that a folder holds a model in the format of Hugging Face and a chat template that fit together.
 
     Raises:
         UserError: it does not.
@@ -59,6 +59,39 @@ def check_folder(path: Path) -> None:
         raise UserError(NO_TEMPLATE.format(model=path))
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
         raise UserError(f"{path} has no weights, which are files {' or '.join(_WEIGHTS)}{instead}")
+    check_vocabulary(path)
+
+
+def check_vocabulary(folder: Path) -> None:
+    """Refuse a model with fewer embeddings than tokens (UserError); damaged files are left to those who load them.
+
+    Special tokens that neither end a turn nor stand in the chat template count for nothing: Gemma 3 has one for images.
+    """
+    settings, tokenizer = _json(folder / "tokenizer_config.json") or {}, _json(folder / "tokenizer.json") or {}
+    template, embeddings = folder / "chat_template.jinja", text_config(folder).get("vocab_size")
+    try:
+        used = [settings.get("chat_template"), settings.get("eos_token")]
+        used += [template.read_text(encoding="utf-8")] if template.is_file() else []
+        vocabulary, added = (tokenizer.get("model") or {}).get("vocab") or {}, tokenizer.get("added_tokens") or ()
+        if isinstance(vocabulary, list):
+            vocabulary = {token: number for number, (token, *_) in enumerate(vocabulary)}
+        unused = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
+        numbers = vocabulary | {token["content"]: token["id"] for token in added}
+        most = max((int(number) + 1 for token, number in numbers.items() if token not in unused), default=0)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return
+    if isinstance(embeddings, int) and embeddings < most:
+        raise UserError(
+            f"the tokenizer of {folder} has {most} tokens, and the model embeddings for only {embeddings}: take the"
+            " tokenizer that the model was trained with"
+        )
+
+
+def text_config(folder: Path) -> dict[str, Any]:
+    """The sizes of a model's text part by its config.json; {} if that cannot be read, which those say who load it."""
+    config = _json(folder / "config.json") or {}
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -5,8 +5,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cobalt.engine.model_check import check_folder, model_path
+from cobalt.engine.model_check import check_folder, model_path, text_config
 from cobalt.engine.model_name import model_name
+from cobalt.stage.errors import UserError
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
@@ -59,12 +60,16 @@ def with_checked_model(settings: Settings) -> Settings:
     """The settings with a model folder's absolute path and the model's name, so that they hold in any working folder.
 
     Raises:
-        UserError: the folder holds no model or no chat template.
+        UserError: the folder holds no model or no chat template, or the model takes fewer tokens than are asked for.
     """
     path = model_path(settings.model)
     if path is None:
         return settings
     check_folder(path)
+    config = text_config(path)
+    positions, rope = config.get("max_position_embeddings"), config.get("rope_scaling") or config.get("rope_parameters")
+    if positions and "factor" not in (rope or {}) and (settings.max_model_len or 0) > positions:
+        raise UserError(f"setting 'max_model_len': {settings.max_model_len}, and {path} takes {positions} tokens")
     name = settings.served_model_name or model_name(settings.model)
     return settings.model_copy(update={"model": str(path.resolve()), "served_model_name": name})
 

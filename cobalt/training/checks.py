@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cobalt.engine.model_check import cached_config, check_folder, model_path
+from cobalt.engine.model_check import cached_config, check_folder, check_vocabulary, model_path
 from cobalt.episode.token_count import NoChatTemplate, PromptTokenCounter
 from cobalt.problems.problem import TestSuite
 from cobalt.reward.verpo import VerpoSettings
@@ -154,6 +154,8 @@ def _check_policy(config: Any) -> PromptTokenCounter | None:
     cached = None if folder else cached_config(path)
     if own_tokenizer and folder:
         check_folder(folder)
+    elif own_tokenizer and cached:
+        check_vocabulary(cached.parent)
     try:
         counter = prompt_counter(config)
         embeddings = architecture(path).get_text_config().vocab_size
