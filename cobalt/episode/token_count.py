@@ -100,10 +100,20 @@ class PromptTokenCounter:
         return [tokens + 1 for tokens in self._count_texts(responses)] if responses else []
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
-        """For each chain of conversations, how many of its first ones are at most `limit` tokens long."""
-        lengths = iter(self.count([conversation for chain in chains for conversation in chain]))
-        fitting = [[next(lengths) <= limit for _ in chain] for chain in chains]
-        return [[*fits, False].index(False) for fits in fitting]
+        """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
+
+        In a chain each conversation continues the one before it. A longer conversation never has fewer tokens, so the
+        last of each chain is measured first, and most chains are measured once.
+        """
+        fitting = [len(chain) for chain in chains]
+        undecided = [index for index, chain in enumerate(chains) if chain]
+        while undecided:
+            lengths = self.count([chains[index][fitting[index] - 1] for index in undecided])
+            too_long = [index for index, length in zip(undecided, lengths, strict=True) if length > limit]
+            for index in too_long:
+                fitting[index] -= 1
+            undecided = [index for index in too_long if fitting[index]]
+        return fitting
 
 
 def recorded_policy(source: Path) -> str:
