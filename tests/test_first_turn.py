@@ -125,6 +125,14 @@ async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_k
     assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["single.run.json"]
 
 
+async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(single):
+    short = write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"]]} for i in (0, 1)])
+    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=short)
+    with pytest.raises(UserError, match="1 turns, and 2"):
+        await repair(given, judge=FakeJudge(True))
+    assert not given.output_file.exists()
+
+
 @pytest.mark.parametrize(
     ("recorded", "wanted", "samples"),
     [

@@ -43,6 +43,11 @@ class ReplayEngine:
             self._responses[record["id"]] = recorded
 
     @property
+    def turns(self) -> int:
+        """The turns of the longest trajectory in the file."""
+        return max((len(turns) for samples in self._responses.values() for turns in samples), default=0)
+
+    @property
     def problems(self) -> Set[ProblemId]:
         """The problems that the file holds responses for."""
         return self._responses.keys()

@@ -102,7 +102,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
 
     Raises:
         UserError: bad input, a first turn or a result that other settings made, or a replay that holds none of the
-            problems.
+            problems or too few turns.
         ServiceDown: engine or judge is not running.
     """
     problems = load_problems(settings.input_file)
@@ -131,6 +131,9 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
         }
 
     async def continued(engine: Engine) -> dict[str, Any]:
+        if isinstance(engine, ReplayEngine) and engine.turns <= settings.turns:
+            held = f"{engine.path} holds {engine.turns} turns, and {settings.turns + 1} are asked for"
+            raise UserError(f"{held}: give fewer --turns")
         differences = await _check_first_turn(settings, engine) if any(recorded.values()) else {}
         return {"first_turn": differences} if differences else {}
 
