@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from cobalt.engine.base import Completion, GenerationSettings
+from cobalt.engine.vllm_engine import render
 from cobalt.episode import Message
 from cobalt.episode.chat_template import end_of_turn, head_of_responses, template_arguments
 from cobalt.episode.thinking import CLOSE, OPEN
@@ -121,7 +122,10 @@ class ForeignServer:
                 return await self._samples(body | limit, settings, opened)
             except _TooLong as error:
                 reason = str(error)
-        return [Completion(text="", finish_reason="prompt_too_long", message=reason)] * settings.n
+        prompt, thinking = list(conversation), settings.chat_template_thinking
+        tokens = 0 if self._tokenizer is None else len(render(self._tokenizer, prompt, thinking)[0])
+        refused = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
+        return [refused] * settings.n
 
     async def _samples(self, body: Mapping[str, Any], settings: GenerationSettings, opened: str) -> list[Completion]:
         """All samples; those that are left are cancelled when one fails."""
