@@ -402,6 +402,9 @@ async def test_a_call_that_was_paid_for_is_not_paid_for_again(tmp_path):
             await ask(engine(provider, log), four, Call(0, 1))
             assert len(provider.requests) == before + 2 + 12
     assert [record["usage"]["completion_tokens"] for record in read_records(calls_path(result))][:2] == [5, 5]
+    write_lines(calls_path(result), [{"id": "of another file"}])
+    with pytest.raises(UserError, match="not a log of calls"):
+        CallLog(result)
 
 
 async def test_answers_in_flight_when_the_limit_is_reached_are_kept(tmp_path):

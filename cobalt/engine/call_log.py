@@ -45,7 +45,7 @@ class CallLog:
                 records = iterate_records(path, unfinished=True)
                 self._answers = {str(each["id"]): Completion.model_validate(each.get("completion")) for each in records}
             except ValidationError:
-                self.__exit__()
+                self.__exit__(None, None, None)
                 raise UserError(f"{path} is not a log of calls: move it away") from None
         self.spent = sum(completion.cost or 0.0 for completion in self._answers.values())
 

@@ -140,5 +140,5 @@ def _check_on_hub(model: str) -> None:
         raise UserError(
             f"there is no folder {model}, and the Hub does not give a model of this name"
             f" ({' '.join(str(error).split())}): give the folder of a model, or download the model once where there is"
-            " a network (hf download)"
+            " a network (hf download); a provider's model is the --model_name of cobalt sample and cobalt repair"
         ) from None
