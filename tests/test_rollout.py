@@ -1,5 +1,6 @@
 """The loops: protocol and schema of each stage, on recorded responses and the real judge."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.protocols import Outcomes, outcomes_of
 from cobalt.rollout.single_turn import SampleSettings, sample
-from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, UserError
 from cobalt.stage.records import read_records
 from cobalt.stage.run import Each, errors_path
 
@@ -158,8 +159,8 @@ async def run_items(count, work, path, *, concurrency=1, arguments=None):
         return await output.make(range(count), int, work, concurrency=concurrency, description="test")
 
 
-@pytest.mark.parametrize("error", [KeyError("planted"), ServiceDown("planted")])
-async def test_a_defect_or_a_lost_service_ends_the_run_and_is_not_a_failed_problem(tmp_path, error):
+@pytest.mark.parametrize("error", [KeyError("planted"), ServiceDown("planted"), RequestRefused("planted")])
+async def test_a_defect_a_lost_service_or_a_refused_key_ends_the_run_and_is_not_a_failed_problem(tmp_path, error):
     output = tmp_path / "r.jsonl"
 
     async def work(item):
@@ -171,6 +172,27 @@ async def test_a_defect_or_a_lost_service_ends_the_run_and_is_not_a_failed_probl
         await run_items(4, work, output, concurrency=1)
     assert [record["id"] for record in read_records(output)] == [0, 1]
     assert not errors_path(output).exists()
+
+
+async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
+    taken = finished = 0
+
+    def items():
+        nonlocal taken
+        for item in range(20):
+            taken += 1
+            yield item
+
+    async def work(item):
+        nonlocal finished
+        assert taken - finished <= 3
+        await asyncio.sleep(0)
+        finished += 1
+        return {"id": item}
+
+    with Each(tmp_path / "r.jsonl", {}) as output:
+        assert await output.make(items(), int, work, concurrency=3) == 0
+    assert finished == 20
 
 
 async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
