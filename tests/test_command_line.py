@@ -88,17 +88,37 @@ def test_a_command_that_does_not_exist_is_one_sentence_with_those_that_do():
 
 ENGINE_OF = {
     "": False,
+    "--model m": True,
+    "--model=anthropic/m": True,
+    "--model tests": False,  # a folder
+    "--model /no/such/folder": False,
     "--model Qwen/Qwen3-0.6B": False,
-    "--api-base=http://127.0.0.1:1": True,
+    "--model Qwen/Qwen3-0.6B --api_base http://127.0.0.1:1": True,
     "--model_name Qwen/Qwen3-0.6B": True,
+    "--model m --engine_kind vllm": False,
+    "--model tests --engine-kind=litellm": True,
 }
 
 
 @needs_api
-def test_the_flag_of_the_model_chooses_the_engine_and_its_flags():
+def test_the_model_chooses_the_engine_and_its_flags():
     commands = [(ROOT, ["cobalt", "sample", *words.split(), "--help"]) for words in ENGINE_OF]
     for words, (_, shown, _) in zip(ENGINE_OF, run_commands(commands), strict=True):
         assert ("--api_base" in shown, "--engine_url" in shown) == (ENGINE_OF[words], not ENGINE_OF[words]), words
+
+
+@needs_api
+def test_a_name_of_a_provider_that_is_also_a_model_on_this_machine_is_refused_by_the_flag_that_decides(tmp_path):
+    commit = "0" * 40
+    model = tmp_path / "hub" / "models--openai--both"
+    (model / "snapshots" / commit).mkdir(parents=True)
+    (model / "snapshots" / commit / "config.json").write_text("{}")
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(commit)
+    words = ["cobalt", "sample", "-i", "p.jsonl", "-o", tmp_path / "o.jsonl", "--model", "openai/both"]
+    both = [words, [*words, "--engine_kind", "vllm"]]
+    ambiguous, chosen = each_in_one_sentence(both, HF_HUB_CACHE=str(tmp_path / "hub"))
+    assert "--engine_kind" in ambiguous and "p.jsonl" in chosen
 
 
 def test_the_apps_files_have_help():
@@ -317,8 +337,8 @@ def test_the_flags_of_single_turn_that_later_turns_need_are_in_the_next_command(
 
     files = (tmp_path / "p.jsonl", write_lines(tmp_path / "s.jsonl", []))
     said = sampled(ApiSampleSettings(*files, model_name="a/b", prompts="pocket", concurrency=3)).next
-    assert "--model_name a/b" in said and "--prompts pocket" in said
-    assert "--model_name" in sampled(ApiSampleSettings(*files)).next  # which says that an API is asked
+    assert "--model a/b" in said and "--prompts pocket" in said
+    assert "--model" in sampled(ApiSampleSettings(*files)).next  # which says that an API is asked
     assert "concurrency" not in said and "max_tokens" not in said
 
 
@@ -440,7 +460,7 @@ def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_
     with serve(model) as provider:
         words = ["sample", "-i", problems, "-o", folder / "single_turn.jsonl", "-n", "2"]
         chain = ["single_turn.jsonl", "multi_turn.jsonl", "evaluation.jsonl", "view.html"]
-        words += ["--model_name", "mine", "--api_base", provider.url]
+        words += ["--model", "mine", "--api_base", provider.url]
         for name in chain:
             text, following = said(words)
             assert f"wrote {folder / name}" in text and (folder / name).exists()

@@ -4,10 +4,12 @@ import difflib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from cobalt.commands.registry import COMMANDS, overview
+from cobalt.commands.registry import COMMANDS, Command, overview
 from cobalt.stage.entry import run_command
+from cobalt.stage.errors import CobaltError
 
 
 def main(command_line: Sequence[str] | None = None) -> None:
@@ -30,10 +32,13 @@ def main(command_line: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"error: there is no command {name!r}: {meant}\n")
         sys.exit(2)
     command = COMMANDS[name]
-    flags = {word[2:].partition("=")[0].replace("-", "_") for word in rest if word.startswith("--")}
-    of_provider = command.api_module and not flags.isdisjoint(("model_name", "api_base"))
+    try:
+        module = _module(command, rest)
+    except CobaltError as error:  # --model can be two things
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
     run_command(
-        command.api_module if of_provider else command.module,
+        module,
         rest,
         program=f"cobalt {name}",
         example=f"cobalt {name} {command.example}",
@@ -45,6 +50,33 @@ def _name(words: Sequence[str]) -> str:
     """The name of the command: the first two words where they are one, or the first."""
     both = " ".join(words[:2]).replace("-", "_")
     return both if both in COMMANDS else words[0]
+
+
+def _module(command: Command, words: Sequence[str]) -> str:
+    """The command's module; the one for providers' models if one is named.
+
+    Raises:
+        UserError: the model can be one on this machine or a provider's.
+    """
+    if not command.api_module:
+        return command.module
+    kind, model = _value(words, "engine_kind"), _value(words, "model")
+    if kind is None and (_value(words, "model_name") is not None or _value(words, "api_base") is not None):
+        kind = "litellm"
+    elif kind is None and model is not None:
+        from cobalt.engine.opening import kind_of
+
+        kind = kind_of(model)
+    return command.api_module if kind == "litellm" else command.module
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """The value of a flag among the words of a command line; None: it is not among them."""
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and name[2:].replace("-", "_") == flag:
+            return value if equals else following
+    return None
 
 
 def _use_running_services(arguments: Any) -> None:

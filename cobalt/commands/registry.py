@@ -13,7 +13,7 @@ class Command:
     example: str
     """A command line, without `cobalt NAME`."""
     api_module: str = ""
-    """What runs if a provider's model is named, by `--model_name` or `--api_base`."""
+    """What runs if a provider's model is named by `--model` or `--model_name`."""
 
 
 GROUPS: dict[str, dict[str, Command]] = {

@@ -20,7 +20,7 @@ from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import ServiceDown
 from cobalt.stage.run import Outcome
 from cobalt.stage.serve_state import use_running_services
-from cobalt.stage.service_flags import Several
+from cobalt.stage.service_flags import EngineKind, Several
 
 SERVE = "http://127.0.0.1:8000"
 """Where Ray Serve listens by default."""
@@ -31,6 +31,8 @@ class _Served(RolloutSettings):
     model: str | None = field(default=None, init=False)
     """No flag: the script starts no engine."""
     engine: Several = field(default=(), init=False)
+    """No flag, as for model."""
+    engine_kind: EngineKind | None = field(default=None, init=False)
     """No flag, as for model."""
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:

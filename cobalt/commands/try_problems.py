@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.manifest import check_made_with
 from cobalt.stage.run import Flag, Outcome, quoted
 from cobalt.stage.serve_state import use_running_services
-from cobalt.stage.service_flags import EngineFlags, JudgeFlags
+from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 
     model: str | None = None
     """Model folder or hub name; it needs a chat template."""
+    engine_kind: EngineKind | None = field(default=None, init=False)
+    """No flag: a provider's model has `cobalt sample`, `repair` and `evaluate`."""
 
     turns: int = 3
     """Turns of repair after the first program."""

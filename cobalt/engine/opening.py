@@ -7,11 +7,42 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.engine.base import Call, Completion, Engine, GenerationSettings
-from cobalt.engine.model_check import check_model
+from cobalt.engine.model_check import cached_config, check_model, model_path
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.episode import Message
 from cobalt.stage.errors import UserError
+from cobalt.stage.service_flags import EngineKind
 from cobalt.stage.settings import pairs, read_settings
+
+
+def kind_of(model: str) -> EngineKind:
+    """The kind of engine that has a model.
+
+    A folder is for vLLM, and so is a hub name whose owner is not a provider of LiteLLM. A name without an owner, and
+    one whose owner is a provider, are LiteLLM's.
+
+    Raises:
+        UserError: the owner is a provider, and this machine's cache of the Hub has the model.
+    """
+    if model_path(model) is not None:
+        return "vllm"
+    owner, slash, _ = model.partition("/")
+    if not slash:
+        return "litellm"
+    try:
+        from cobalt.engine.provider_access import import_litellm
+
+        providers = {str(getattr(provider, "value", provider)) for provider in import_litellm().provider_list}
+    except UserError:  # LiteLLM is not installed
+        return "vllm"
+    if owner not in providers:
+        return "vllm"
+    if cached_config(model) is not None:
+        raise UserError(
+            f"--model {model}: this machine has a model of this name, and {owner} is a provider of LiteLLM: give"
+            " --engine_kind vllm or --engine_kind litellm"
+        )
+    return "litellm"
 
 
 def engine_urls(urls: Sequence[str] = ()) -> list[str]:

@@ -31,6 +31,7 @@ _OF_LATER_TURNS = (
     "chat_template_thinking",
     "seed",
     "model",
+    "engine_kind",
 )
 """Settings that multi turn must have the same values of."""
 
@@ -100,7 +101,7 @@ def sampled(settings: SampleSettings) -> Outcome:
         value = getattr(settings, flag.name)
         # Without a model the repair would be done by another engine.
         if flag.name == "model_name" or (flag.name in _OF_LATER_TURNS and value != flag.default):
-            repair += [f"--{flag.name}", str(value)]
+            repair += [f"--{'model' if flag.name == 'model_name' else flag.name}", str(value)]
     repair += same_services(settings)
     return Outcome(
         tables=cut_off(ends),

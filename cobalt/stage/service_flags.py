@@ -6,11 +6,12 @@ command of `cobalt` then looks for a running `cobalt serve` (`cobalt.stage.serve
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from pydantic.dataclasses import dataclass
 
+EngineKind = Literal["vllm", "litellm"]
 Several = tyro.conf.UseAppendAction[tuple[str, ...]]
 """The values of a flag that may be given several times."""
 
@@ -34,13 +35,15 @@ class EngineFlags:
     """The engine of a command."""
 
     model: str | None = None
-    """Model folder or hub name, for vLLM in this process. A provider's model has flags of its own (cobalt sample
-    --model_name gpt-5-mini --help)."""
+    """Model folder or hub name, for vLLM in this process; or a provider's model, as LiteLLM names it, which has further
+    flags (cobalt sample --model gpt-5-mini --help)."""
     engine_url: Several = ()
     """URL of an engine: http://127.0.0.1:8000/vllm_actor, or any OpenAI-compatible server; several times for several
     engines. Its token, if it has one, is the variable COBALT_VLLM_TOKEN."""
     engine: Several = ()
     """A setting of vLLM in this process, as key=value, such as max_model_len=4096; as for --judge."""
+    engine_kind: EngineKind | None = None
+    """What --model names, where it can be both: vllm (a model on this machine) or litellm (a provider's)."""
 
 
 def same_services(settings: Any, names: Sequence[str] = _NAMED_AGAIN) -> list[str]:
