@@ -15,7 +15,8 @@ from operator import add
 from pathlib import Path
 
 from cobalt.episode.record import read_trajectories
-from cobalt.report.runs import Run
+from cobalt.report.comparison import check_comparable
+from cobalt.report.runs import Run, read_run
 from cobalt.rollout.metrics import bootstrap_interval
 
 SeedRuns = Mapping[int, Run]
@@ -80,6 +81,17 @@ class Moves:
     def stay_right_rate(self) -> float | None:
         """Share of the right programs that stay right; None where there is none. The rest is the spoil rate."""
         return self.stayed / self.right if self.right else None
+
+
+def read_runs(folders: Mapping[str, Mapping[int, Path]]) -> dict[str, dict[int, Run]]:
+    """The evaluated runs of each method, from their folders by seed.
+
+    Raises UserError if a run is missing or cannot be read, or those of a seed cannot be compared.
+    """
+    runs = {name: {seed: read_run(name, run) for seed, run in by_seed.items()} for name, by_seed in folders.items()}
+    for seed in next(iter(runs.values())):
+        check_comparable([by_seed[seed] for by_seed in runs.values()])
+    return runs
 
 
 def pooled(runs: SeedRuns, turn: int) -> Estimate:

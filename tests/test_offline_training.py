@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from outside import run_commands
@@ -151,7 +150,7 @@ def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run
 @pytest.mark.timeout(900)
 def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model):
     run, metrics = whole_run
-    kl, _, _ = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl", 1536, "default")
+    kl, _, _ = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl")
     assert kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
 
 
@@ -343,69 +342,12 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     assert [row.response.tolist() for row in tokens] == [[1, 9], [1, 9]]
 
 
-def test_no_group_is_left_out_where_an_epoch_is_no_multiple_of_a_step():
-    from cobalt_verl.trainers.offline import OfflineTrainer
-
-    trainer = object.__new__(OfflineTrainer)
-    trainer._train = [None] * 5
-    trainer._config = SimpleNamespace(data=SimpleNamespace(train_batch_size=2, seed=0))
-    places = [place for step in range(1, 6) for place in trainer._places(step)]
-    assert sorted(places[:5]) == sorted(places[5:]) == [0, 1, 2, 3, 4]
-
-
-def engine_of(groups, rank, ranks):
-    """A trainer of one of several ranks, whose engine remembers what it is given."""
-    from verl.utils.tensordict_utils import get_tensordict
-
-    from cobalt_verl.trainers.offline import OfflineTrainer
-
-    given = []
-
-    def train_batch(data):
-        given.append(data)
-        return get_tensordict({}, {"metrics": {"loss": [0.5]}})
-
-    trainer = object.__new__(OfflineTrainer)
-    trainer._train, trainer._rank, trainer._ranks = groups, rank, ranks
-    trainer._worker = SimpleNamespace(train_batch=train_batch)
-    trainer._engine = SimpleNamespace(lr_scheduler_step=lambda: 0.25)
-    trainer._config = SimpleNamespace(
-        data=SimpleNamespace(max_token_len_per_gpu=1000, train_batch_size=2, seed=0),
-        model=SimpleNamespace(use_remove_padding=True),
-    )
-    return trainer, given
-
-
-def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(loaded):
-    import numpy as np
-
-    groups = loaded([group(str(n), ["0"] * (n == 3), ["1", "2"], contrast="any") for n in range(4)], "sft")
-    counted = []
-    for rank in range(2):
-        trainer, given = engine_of(groups, rank, 2)
-        metrics = trainer._updated(np.array([2, 3]), None)
-        assert metrics["training/responses"] == 1
-        assert metrics["actor/loss"] == 0.5
-        counted += [int(data["loss_mask"].values().sum()) for data in given]
-    assert counted == [0, len(groups[3][0].response)]
-
-
 @pytest.mark.parametrize(("estimator", "share"), [("rloo", 0.5), ("grpo", 0.5), ("exponential", 0.5), ("sft", 1.0)])
 def test_groups_whose_rewards_are_all_equal_are_counted(loaded, estimator, share):
     from cobalt_verl.trainers.offline import equal_groups
 
     records = [group("a", ["0"], ["1"]), group("b", ["0", "1", "2"], [], contrast="any")]
     assert equal_groups(loaded(records, estimator)) == share
-
-
-def test_a_step_without_a_response_changes_nothing_but_the_schedule(loaded):
-    import numpy as np
-
-    groups = loaded([group("a", [], ["1", "2"], contrast="any"), group("b", ["0"], ["1"])], "sft")
-    trainer, given = engine_of(groups, 0, 1)
-    metrics = trainer._updated(np.array([0]), None)
-    assert not given
-    assert metrics == {"training/responses": 0, "training/tokens": 0, "training/response_tokens": 0, "actor/lr": 0.25}
 
 
 @pytest.mark.parametrize(("missing", "names"), [("eos_token", "eos_token"), ("chat_template", "chat template")])
@@ -435,15 +377,10 @@ def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missin
         ({"overrides": ["data.seed=-1"]}, "data.seed"),
         ({"overrides": ["optim.lr=inf"]}, "optim.lr"),
         ({"overrides": ["data.train_max_samples=1"]}, "data.train_max_samples: leave it out"),
-        ({"overrides": ["trainer.resume_mode=disable"]}, "trainer.resume_mode: leave it out"),
-        ({"overrides": ["trainer.default_local_dir=elsewhere"]}, "default_local_dir: leave it out"),
-        ({"overrides": ["checkpoint.save_contents=[extra]"]}, "save_contents: leave it out"),
-        ({"overrides": ["engine.max_token_len_per_gpu=5"]}, "engine.max_token_len_per_gpu: leave it out"),
         ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
         ({"overrides": ["cobalt.gpu_memory_gib=80GB"]}, "gpu_memory_gib is '80GB'"),
         ({"overrides": ["data.chat_template_thinking=perhaps"]}, "chat_template_thinking"),
         ({"overrides": ["offline.gamma=1"]}, "gamma"),
-        ({"overrides": ["+offline.gamma=1"]}, "gamma"),
         ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "needs a GPU"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),

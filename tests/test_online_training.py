@@ -1,8 +1,6 @@
 """Online multi-turn training but for its agent loop: advantages in veRL, batches, configurations, rows, scripts."""
 
-import json
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +15,6 @@ from cobalt.problems.problem import TestSuite
 from cobalt.reward import verpo as equations
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import manifest_path
 from cobalt.training.configuration import TrainingSettings, compose
 from cobalt.training.launch import deciding
 
@@ -337,18 +334,3 @@ def test_verl_itself_accepts_the_scripts_in_a_dry_run(world, tmp_path, script, l
     length = {"pocket": "max_prompt_length: 1024", "paper": "max_prompt_length: 10240"}[profile]
     assert {*lines, loop, length} <= said
     assert not (tmp_path / "o").exists()
-
-
-def test_the_preprocessing_script_writes_rows_of_episodes(tmp_path, policy):
-    files = [write_lines(tmp_path / f"{name}.jsonl", [square_problem(name)]) for name in "tv"]
-    finished = subprocess.run(
-        [sys.executable, "preproc/verl_preproc_single_turn.py", "--train_file", files[0], "--validation_file", files[1],
-         "--local_dir", tmp_path / "rows", "--model_name", policy, "--prompts", "pocket", "--episodes",
-         "--enable_thinking", "--truncated_thinking", "drop"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
-    [row] = parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist()
-    assert row["extra_info"]["episode"]["truncated_thinking"] == "drop"
-    manifest = json.loads(manifest_path(tmp_path / "rows" / "train.parquet").read_text())
-    assert manifest["arguments"]["episodes"] == {"enable_thinking": True, "truncated_thinking": "drop"}

