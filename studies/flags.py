@@ -49,6 +49,18 @@ class SeedsFlags(_Flags):
         return ("--seeds", *map(str, self.seeds))
 
 
+@dataclass(frozen=True)
+class TablesFlags:
+    """Flags of the tables of a study of several seeds."""
+
+    study: tyro.conf.Positional[Path]
+    """Folder of the study."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The markdown file; text outside its marks is kept. CSV files and plots are written into a folder of its name."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """The seeds to show."""
+
+
 def plan_table(study: Study) -> Table:
     """The steps of a study in order, whether each is done, and how long its last successful run took."""
     records = step_records(study)

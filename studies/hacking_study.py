@@ -5,7 +5,6 @@ are shown are impossible? The study begins with the quickstart, on a seed model 
 for failing tests, as large models have.
 """
 
-import shlex
 from pathlib import Path
 
 from cobalt.stage.cli import run_script
@@ -56,7 +55,6 @@ def study(arguments: Arguments) -> Study:
         folder,
         {"seed": arguments.seed},
         tuple(lines.steps),
-        shlex.join(["bash", "scripts/hacking_study.sh", str(folder), str(arguments.seed)]),
         f"done: {results / 'report_perturbed' / 'report.md'} (impossible feedback),"
         f" {results / 'report_benign' / 'report.md'} (true feedback)",
     )

@@ -9,7 +9,6 @@ rows are validated on the same programs, which are the seed model's, so that the
 `studies.offline_results` makes the tables.
 """
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,16 +237,14 @@ def study(arguments: Arguments) -> Study:
     folder, reproduced = arguments.output_dir or Path("runs/offline"), arguments.reproduced
     seeds = [OfflineFolders(folder, seed, reproduced) for seed in arguments.seeds]
     inputs = tuple(path for at in seeds for path in at.inputs())
-    flags = ("--reproduced", str(reproduced), *arguments.shared)
     steps = [step for at in seeds for step in _steps(at)]
     last = Lines(0, inputs=[*inputs, *(file for step in steps for file in step.files)])
-    last.tables("studies.offline_results", folder, flags)
+    last.tables("studies.offline_results", folder, "--reproduced", reproduced, arguments.shared)
     return Study(
         "offline",
         folder,
         {"reproduced": str(reproduced)},
         (*steps, *last.steps),
-        shlex.join(["python", "-m", "studies.offline", str(folder), *flags]),
         f"done: {folder / 'RESULTS.md'}",
         inputs=inputs,
         made_by=" ".join(["python -m studies.reproduce", str(reproduced), *arguments.shared]),

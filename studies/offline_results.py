@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from json import loads
 from pathlib import Path
 from statistics import mean
-from typing import Annotated
-
-import tyro
 
 from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.episode.record import read_trajectories
@@ -21,6 +18,7 @@ from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import count_distinct
 from cobalt.stage.cli import run_script
 from studies.costs import Cost, batch_of, collected, command_seconds, cost, cost_table, training_seconds
+from studies.flags import TablesFlags
 from studies.methods import BASE, COBALT
 from studies.offline import ROWS, SFT, SHOWN, WRITERS, OfflineFolders, OfflineMethod
 from studies.page import write_page
@@ -111,17 +109,11 @@ def _caption(seeds: Sequence[OfflineFolders]) -> str:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(TablesFlags):
     """Write the tables of offline training from the folders of its runs."""
 
-    study: tyro.conf.Positional[Path]
-    """Folder of studies.offline."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The markdown file; text outside its marks is kept. CSV files are written into a folder of its name."""
     reproduced: Path = Path("runs/reproduce")
     """Folder of studies.reproduce."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """The seeds to show."""
 
 
 def main(arguments: Arguments) -> int:

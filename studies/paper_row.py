@@ -5,7 +5,6 @@ row and base are measured on LiveCodeBench over eight rounds of feedback. This h
 the same commands one by one. Under Slurm a job runs this command, and another job goes on where it stopped.
 """
 
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,14 +108,11 @@ def study(arguments: Arguments) -> Study:
     if arguments.data is None:
         _add_data(lines, folder, data, arguments.seed)
     _add_training(lines, folder, data, base, arguments.row)
-    again = ["python", "-m", "studies.paper_row", str(folder), str(arguments.seed), "--row", arguments.row]
-    again += ["--model", arguments.model, *(["--data", str(data)] if arguments.data else [])]
     return Study(
         "paper row",
         folder,
         {"row": arguments.row, "model": arguments.model, "seed": arguments.seed, "data": str(data)},
         tuple(lines.steps),
-        shlex.join(again),
         f"done: {folder / 'report' / 'report.md'}",
         inputs=tuple(inputs),
         made_by="the commands of docs/reproduce.md that make it",

@@ -79,7 +79,6 @@ class Study:
         folder: Where results, logs and the record of the steps lie.
         arguments: What decides the results, JSON-able; a folder that was begun with other arguments is refused.
         steps: The plan, in the order in which the steps are started.
-        command: What a user runs to go on with the study.
         closing: What to look at when the study is complete.
         root: The folder that commands run in. Relative paths of the study are relative to it.
         inputs: Files and folders that must be there before the study begins, made by another study.
@@ -90,7 +89,6 @@ class Study:
     folder: Path
     arguments: Mapping[str, Any]
     steps: tuple[Step, ...]
-    command: str
     closing: str
     root: Path = ROOT
     inputs: tuple[Path, ...] = ()

@@ -8,7 +8,6 @@ nothing is learned; what is shown is that everything runs, how many tokens a sec
 probabilities are from the actor's (`studies.gpu_report`).
 """
 
-import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,14 +156,12 @@ def study(arguments: Arguments) -> Study:
     if arguments.model is not None or arguments.gpus != 1:
         raise UserError("--model and --gpus are for --profile gpu-smoke: give it too, or leave them out")
     folder = arguments.output_dir or Path("runs") / ("quickstart_fast" if arguments.fast else "quickstart")
-    flags = ["--fast"] if arguments.fast else []
     small = " With --fast the models learn next to nothing: that every step runs is what this shows."
     return Study(
         "quickstart",
         folder,
         {"seed": arguments.seed, "fast": arguments.fast},
         tuple(plan(folder, arguments.seed, FAST if arguments.fast else FULL).steps),
-        shlex.join(["bash", "scripts/quickstart.sh", *flags, str(folder), str(arguments.seed)]),
         f"done. Tables and plots: {folder / 'report'} (report.md, pass_at_1.png, training.png); programs and verdicts"
         f" of every turn: {folder / 'report' / 'ft_cobalt.html'}, which opens in a browser." + small * arguments.fast,
     )
@@ -197,13 +194,11 @@ def _gpu_smoke(arguments: Arguments) -> Study:
     line = ("python -m studies.gpu_report", folder, "--output_file", report)
     purpose = "Report versions, times, memory, and the agreement of vLLM and actor."
     lines.add("gpu_report", purpose, *line, makes=[report], shown=True)
-    flags = [*(["--model", model] if model else []), *(["--gpus", str(gpus)] if gpus > 1 else [])]
     return Study(
         "gpu smoke",
         folder,
         {"seed": seed, "model": model, "gpus": gpus},
         tuple(lines.steps),
-        shlex.join(["bash", "scripts/quickstart.sh", "--profile", GPU_SMOKE, *flags, str(folder), str(seed)]),
         f"done. Tokens a second by phase, memory, and the agreement of vLLM and actor: {report}",
         inputs=(base,) if local else (),
         made_by="the training or the download of that model",

@@ -8,7 +8,6 @@ table.
 """
 
 import math
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,7 +213,6 @@ def study(arguments: Arguments) -> Study:
         folder,
         {"seed": arguments.seed, "limit": limit, "model": str(arguments.model) if model else None},
         tuple(lines.steps),
-        shlex.join(again),
         f"done: {page}, {folder / 'report' / 'report.md'} and {folder / 'curves.png'}",
         inputs=(arguments.mbpp, *model),
         made_by="the download of it, and name it by --mbpp or --model: run that",

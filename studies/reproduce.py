@@ -10,7 +10,6 @@ equally fair, and both are made:
   trajectories (`studies.equal_time`).
 """
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,12 +157,11 @@ class Arguments(SeedsFlags):
 
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for; seeds can be added to the same folder later."""
-    folder, flags = arguments.output_dir or Path("runs/reproduce"), arguments.shared
+    folder = arguments.output_dir or Path("runs/reproduce")
     steps = [step for seed in arguments.seeds for step in _SeedPlan(SeedFolders(folder, seed)).build()]
     last = Lines(0, inputs=[file for step in steps for file in step.files])
-    last.tables("studies.results", folder, flags)
-    again, closing = shlex.join(["python", "-m", "studies.reproduce", str(folder), *flags]), folder / "RESULTS.md"
-    return Study("reproduce", folder, {}, (*steps, *last.steps), again, f"done: {closing}")
+    last.tables("studies.results", folder, arguments.shared)
+    return Study("reproduce", folder, {}, (*steps, *last.steps), f"done: {folder / 'RESULTS.md'}")
 
 
 if __name__ == "__main__":

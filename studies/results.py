@@ -7,10 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
@@ -20,6 +16,7 @@ from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import system_errors
 from studies.costs import Cost, cost, cost_table
+from studies.flags import TablesFlags
 from studies.lines import EVENTS
 from studies.methods import (
     BASE,
@@ -123,15 +120,8 @@ def _curve(runs: SeedRuns) -> list[TurnMetrics]:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(TablesFlags):
     """Write the tables and plots of the comparison from the folders of its runs."""
-
-    study: tyro.conf.Positional[Path]
-    """Folder of the study."""
-    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-    """The markdown file; text outside its marks is kept. CSV files and plots are written into a folder of its name."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """The seeds to show."""
 
 
 def main(arguments: Arguments) -> int:

@@ -71,8 +71,8 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
             code, said, record = _run_step(study, step, study.root / log, services)
             if code:
                 logger.error(
-                    "%s\n%s: step %s failed with exit code %d; its log is %s; to go on from there, run: %s",
-                    *(said, study.name, step.name, code, log, study.command),
+                    "%s\n%s: step %s failed with exit code %d; its log is %s; the same command goes on from there",
+                    *(said, study.name, step.name, code, log),
                 )
                 return code
             output.append({"id": len(output.ids) + 1, **record})

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from studies.offline import MOVED, OFFLINE_METHODS, ROWS, WRITERS, OfflineFolder
 from studies.page import marks
 from studies.recoverability import recoverability
 from studies.seed_tables import gain_table
-from studies.seeds import Moves, difference, moves, over_runs, pooled, run_differences, sign_known, student_interval
+from studies.seeds import difference, moves, over_runs, pooled, run_differences, sign_known, student_interval
 
 # --- figures over seeds
 
@@ -99,9 +99,9 @@ def evaluated(folder, problems):
 def test_moves_count_every_pair_of_neighbouring_turns_once(tmp_path_factory, trajectories):
     path = evaluated(tmp_path_factory.mktemp("moves") / "run", [[turns] for turns in trajectories])
     for turn, move in enumerate(moves([path, path]), 1):
-        move = replace(move, repeated=0)
+        del move["repeated"]
         pairs = 2 * [(turns[turn - 1], turns[turn]) for turns in trajectories]
-        expected = Moves(
+        expected = Counter(
             wrong=sum(not before for before, _ in pairs),
             repaired=sum(not before and after for before, after in pairs),
             right=sum(before for before, _ in pairs),
@@ -116,8 +116,7 @@ def test_a_wrong_program_that_is_written_again_is_repeated(tmp_path):
     for turn, program in enumerate(("print(1)", "print(1)", "print(2)")):
         raw[turn][0] = f"<think>{turn}</think>```python\n{program}\n```"
     path = write_lines(tmp_path / "evaluation.jsonl", [record])
-    assert [(move.wrong, move.repeated) for move in moves([path])] == [(1, 1), (1, 0)]
-    assert moves([path])[0].repeat_rate == 1
+    assert [(move["wrong"], move["repeated"]) for move in moves([path])] == [(1, 1), (1, 0)]
 
 
 # --- one-step recoverability
@@ -308,7 +307,7 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     page.write_text("\n".join([*marks(results.MODULE), "between", *marks(offline_results.MODULE), "end\n"]))
     write_results(study, (0, 1), page)
     compared = page.read_text().partition("between")[0]
-    arguments = offline_results.Arguments(offline, page, study, (0, 1))
+    arguments = offline_results.Arguments(offline, page, (0, 1), study)
     assert offline_results.main(arguments) == 0
     text = page.read_text()
     assert text.partition("between")[0] == compared and text.endswith("end\n")
