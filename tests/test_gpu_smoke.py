@@ -96,7 +96,7 @@ def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_a
         ("trainer.n_gpus_per_node=3", step.needs, "GPUs"),
         ("cobalt.gpu_memory_gib=2", step.needs, "--force"),
         (f"{attention}=flash_attention_2", step.needs, "flash-attn"),
-        ("data.seed=0", (), r"tokenizer|train\.parquet"),
+        ("data.seed=0", (), "weights"),
     ):
         training = replace(step.training, overrides=(*step.training.overrides, setting))
         planned = replace(whole, steps=(replace(step, training=training, needs=needs),))

@@ -143,15 +143,10 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["data.train_batch_size=20"], "not a multiple"),
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7"], "micro"),
         (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
-        (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
         (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=few"], "log_prob_micro_batch_size_per_gpu is 'few'"),
         (["cobalt.gpu_memory_gib=80GB"], "cobalt.gpu_memory_gib is '80GB'"),
         (["trainer.n_gpus_per_node=3"], "the number of GPUs, 3"),
-        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node is 0"),
-        (["data.train_batch_size=many"], "data.train_batch_size is 'many'"),
         (["actor_rollout_ref.actor.ppo_mini_batch_size=0"], "ppo_mini_batch_size is 0"),
-        (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is None"),
-        (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
         (["trainer.total_training_steps=99"], "99 is more than the 8 steps"),
         (["data.train_files=[a,b]"], "verl_preproc"),
         (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0"),
@@ -160,28 +155,21 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
         (["reward.reward_manager.name=dapo"], "reward.num_workers"),
-        (["reward.reward_model.enable=true"], "reward.num_workers"),
         (["cobalt.loss_agg=batch"], "cobalt.loss_agg is 'batch'"),
         (["trainer.max_actor_ckpt_to_keep=2"], "trainer.max_actor_ckpt_to_keep is 2"),
-        (["trainer.del_local_ckpt_after_load=true"], "trainer.del_local_ckpt_after_load is True"),
         (["cobalt.keep_checkpoints=0"], "cobalt.keep_checkpoints is 0"),
         (
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
             "loss_agg_mode is 'seq-mean-token-mean'",
         ),
         (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "use_dynamic_bsz True"),
-        (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=some"], "ppo_max_token_len_per_gpu is 'some'"),
         (["trainer.save_freq=abc"], "trainer.save_freq is 'abc'"),
-        *(
-            (
-                ["actor_rollout_ref.actor.use_dynamic_bsz=true", f"actor_rollout_ref.{limit}=1183"],
-                f"{limit} 1183 is less",
-            )
-            for limit in (
-                "actor.ppo_max_token_len_per_gpu",
-                "rollout.log_prob_max_token_len_per_gpu",
-                "ref.log_prob_max_token_len_per_gpu",
-            )
+        (
+            [
+                "actor_rollout_ref.actor.use_dynamic_bsz=true",
+                "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1183",
+            ],
+            "ref.log_prob_max_token_len_per_gpu 1183 is less",
         ),
     ],
 )

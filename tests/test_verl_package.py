@@ -5,11 +5,9 @@ veRL itself is imported, and nothing of it is replaced but what a test says.
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from chat_tokenizers import make_tokenizer
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig
@@ -147,44 +145,6 @@ def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path)
     check_names(compose(TrainingSettings(tmp_path, "m", tmp_path)))
     with pytest.raises(ValueError, match=override.rpartition("=")[2]):
         check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
-
-
-@pytest.mark.parametrize("mode", ["mini_batch", "micro_batch"])
-def test_the_trainer_gives_its_workers_the_loss_that_was_chosen_before_they_train(mode, tmp_path):
-    from cobalt.training.configuration import TrainingSettings, compose
-    from cobalt_verl.losses.loss_agg import micro_batch_loss
-    from cobalt_verl.trainers.sync import CobaltTrainer
-
-    calls = []
-    trainer = object.__new__(CobaltTrainer)
-    trainer.tokenizer, trainer.global_steps = make_tokenizer("qwen3"), 0
-    trainer.config = compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
-    trainer.actor_rollout_wg = SimpleNamespace(set_loss_fn=calls.append)
-    trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: calls.append("weights"))
-    trainer.on_init_end()
-    *losses, last = calls
-    assert last == "weights" and len(losses) == (mode == "micro_batch")
-    for loss in losses:
-        assert loss.func is micro_batch_loss
-        assert (loss.keywords["config"].clip_ratio_high, loss.keywords["config"].loss_agg_mode) == (0.4, "token-mean")
-
-
-def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path):
-    from verl.utils.tracking import Tracking
-
-    from cobalt_verl.trainers.sync import CobaltTrainer
-
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "metrics": {}}\n')
-    for begin in (CobaltTrainer.on_validate_begin, CobaltTrainer.on_train_begin):
-        trainer = object.__new__(CobaltTrainer)
-        trainer.logger = Tracking("project", "experiment", default_backend=[])
-        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tmp_path / "checkpoints"))
-        begin(trainer)
-        begin(trainer)
-        trainer.logger.log({"a": 1.5, "b": "text", "c": torch.tensor(1).numpy()[()]}, step=2)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[1:] == [{"step": 2, "metrics": {"a": 1.5, "c": 1.0}}] * 2
 
 
 def test_the_wait_for_rewards_is_from_the_last_response_to_the_last_verdict():
