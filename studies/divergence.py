@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tyro
 
+from cobalt.episode.chat_template import TemplateThinking
 from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.atomic import replace_text
@@ -44,9 +45,11 @@ class Arguments:
     """The responses: validation.jsonl of preproc/preproc_judged.py."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The result (JSON)."""
+    chat_template_thinking: TemplateThinking = "default"
+    """The chat template's thinking switch, the same as when the groups were made."""
 
 
-def divergence(start: str, model: str, groups: Path) -> tuple[float, int, int]:
+def divergence(start: str, model: str, groups: Path, thinking: TemplateThinking = "default") -> tuple[float, int, int]:
     """KL(start || policy) in nats a token (see `Arguments`), and how many responses and response tokens it is of.
 
     It is the mean over all response tokens of exp(l - l0) - (l - l0) - 1, where l and l0 are a token's log-probs under
@@ -57,7 +60,7 @@ def divergence(start: str, model: str, groups: Path) -> tuple[float, int, int]:
     rows = []
     for policy in (start, model):
         tokenizer = load_tokenizer(str(policy_path(policy)))
-        loaded = load_groups(groups, tokenizer, OfflineSettings(), _MAX_LENGTH, "default")
+        loaded = load_groups(groups, tokenizer, OfflineSettings(), _MAX_LENGTH, thinking)
         rows.append([row for group in loaded for row in group])
     pairs = (pair for one, other in zip(*rows, strict=True) for pair in zip(_parts(one), _parts(other), strict=True))
     if not all(np.array_equal(*pair) for pair in pairs):
@@ -93,9 +96,10 @@ def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     result = arguments.output_file
     check_files([arguments.groups], [result])
-    policies = {"start": arguments.start, "model": arguments.model}
-    open_manifest(result, {"stage": "divergence"} | policies, [arguments.groups])
-    kl, responses, tokens = divergence(arguments.start, arguments.model, arguments.groups)
+    start, model, thinking = arguments.start, arguments.model, arguments.chat_template_thinking
+    settings = {"stage": "divergence", "start": start, "model": model, "chat_template_thinking": thinking}
+    open_manifest(result, settings, [arguments.groups])
+    kl, responses, tokens = divergence(start, model, arguments.groups, thinking)
     replace_text(result, json.dumps({"kl": kl, "responses": responses, "tokens": tokens}) + "\n")
     logger.info("KL %.4f nats a token over %d responses (%d tokens): %s", kl, responses, tokens, result)
     return 0

@@ -1,7 +1,7 @@
 """The methods of the comparison on the pocket world: their rows, how large they are, and where everything lies.
 
 `studies.reproduce` plans the steps that make them, and `studies.results` the tables. Offline training has
-rows of its own (`studies.offline_methods`).
+rows of its own (`studies.offline`).
 """
 
 from dataclasses import dataclass, replace
