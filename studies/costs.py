@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import read_metrics
+from cobalt.report.runs import EVALUATION
 from cobalt.report.tables import Table
 from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.records import read_records
@@ -113,7 +114,7 @@ def cost(at: SeedFolders, method: Method) -> Cost:
             tests += samples * metrics["reward/judged_tests"]
             memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
     for name in (name for name in method.prepared if name.endswith("_collection")):
-        generated, judged = collected(at.collected(name.removesuffix("_collection")))
+        generated, judged = collected(at.collection(name.removesuffix("_collection")) / EVALUATION)
         tokens, tests = tokens + generated, tests + judged
     return Cost(steps, prompts, examples, seconds, preparing, tokens, tests, memory)
 

@@ -112,12 +112,8 @@ class Lines:
         """A pocket world and its seed model, which a later step measures."""
         purpose = "Make the problems of the pocket world and train its seed model (base)."
         line = ("python -m cobalt.pocket --output_dir", world, f"--seed {self._seed} --base_problems 0 {flags}")
-        self.add("pocket_world", purpose, *line, makes=[*_splits(world), world / "model"])
-
-    def problems_alone(self, world: Path) -> None:
-        """The problems of a pocket world, without a seed model."""
-        line = ("python -m cobalt.pocket --output_dir", world, f"--seed {self._seed} --problems_only")
-        self.add("pocket_problems", "Make the problems of the pocket world.", *line, makes=_splits(world))
+        made = (*(problems(world, split) for split in ("train", "dev", "test")), world / "model")
+        self.add("pocket_world", purpose, *line, makes=made)
 
     def head(self, name: str, use: str, count: int, source: Path, file: Path) -> None:
         """The first `count` lines of a file, as a file of their own."""
@@ -219,10 +215,6 @@ class Lines:
         results = folder / "RESULTS.md"
         line = (f"python -m {module}", folder, *flags, "--output_file", results)
         self.add("results", "Write the tables.", *line, makes=[results])
-
-
-def _splits(world: Path) -> list[Path]:
-    return [problems(world, split) for split in ("train", "dev", "test")]
 
 
 def _named(paths: Mapping[str, Path]) -> tuple[str, ...]:

@@ -7,8 +7,6 @@ rows of its own (`studies.offline`).
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cobalt.report.runs import EVALUATION
-
 STEPS = 16
 """Of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or three quarters
 where a sample is a trajectory of about three responses."""
@@ -115,10 +113,6 @@ class SeedFolders:
     def collection(self, slug: str) -> Path:
         """Trajectories that were collected to train on."""
         return self.home / f"{slug}_collection"
-
-    def collected(self, slug: str) -> Path:
-        """The file of those trajectories."""
-        return self.collection(slug) / EVALUATION
 
     def model(self, method: Method) -> Path:
         """The policy of a row."""

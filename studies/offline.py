@@ -134,7 +134,7 @@ class OfflineFolders(SeedFolders):
     @property
     def trajectories(self) -> Path:
         """The trajectories that Cobalt is trained on."""
-        return self.reproduced.collected("ft_cobalt")
+        return self.reproduced.collection("ft_cobalt") / EVALUATION
 
     def submitted(self, writer: Method) -> Path:
         """A writer's judged programs."""

@@ -184,7 +184,9 @@ def _gpu_smoke(arguments: Arguments) -> Study:
     if model is None:
         lines.world(world, f"--demonstrations {_GPU.demonstrations}")
     else:
-        lines.problems_alone(world)
+        line = ("python -m cobalt.pocket --output_dir", world, f"--seed {seed} --problems_only")
+        made = [problems(world, split) for split in ("train", "dev", "test")]
+        lines.add("pocket_problems", "Make the problems of the pocket world.", *line, makes=made)
         if not local:
             lines.download("base_model", model, base)
     settings = f"trainer.n_gpus_per_node={gpus}" if gpus > 1 else ""

@@ -11,6 +11,7 @@ from functools import partial
 from cobalt.hacking.events import read_events, tempted_turns
 from cobalt.report.curves import read_metrics
 from cobalt.report.plots import plot_turns
+from cobalt.report.runs import EVALUATION
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.stage.cli import run_script
@@ -69,7 +70,7 @@ def tables_of(seeds: Sequence[SeedFolders]) -> tuple[list[tuple[str, Table]], di
         spent[method.name] = _spent(method, {at: cost(at, method) for at in seeds})
     events = {method.name: _events(seeds, method) for method in hacked}
     files = {name: [run.evaluation for run in runs.values()] for name, runs in named.items()}
-    collections = {name: [at.collected(slug) for at in seeds] for name, slug in _COLLECTIONS.items()}
+    collections = {name: [at.collection(slug) / EVALUATION for at in seeds] for name, slug in _COLLECTIONS.items()}
     caption = "Equal training examples, except for base, FT and Cobalt, half."
     timed_caption = (
         "Equal time: the last checkpoint that fits into FT-Cobalt's time, its collection included; steps of each"

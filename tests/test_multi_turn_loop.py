@@ -51,7 +51,7 @@ def tokenizer(policy):
 class Rollout:
     """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
 
-    def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, log_probs=True, **episode):
+    def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, **episode):
         from omegaconf import OmegaConf
 
         self.tokenizer, self.asked = tokenizer, []
@@ -60,7 +60,7 @@ class Rollout:
         self.config = composed(policy, policy, policy, REQUIRES_THINKING, data="episodes", rollout="multi_turn")
         for key, _, value in (override.partition("=") for override in overrides):  # to compose each would take long
             OmegaConf.update(self.config, key.lstrip("+"), yaml.safe_load(value), force_add=key.startswith("+"))
-        self.log_probs, self.seeded = log_probs, seeded
+        self.seeded = seeded
         rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
         self.fields = {
             "raw_prompt": OPENING,
@@ -77,7 +77,7 @@ class Rollout:
 
         ids = self.ids[len(self.asked)]
         self.asked.append((request_id, list(prompt_ids), dict(sampling_params)))
-        log_probs = [-(n + 1) / 8 for n in range(len(ids))] if self.log_probs else None
+        log_probs = [-(n + 1) / 8 for n in range(len(ids))]
         steps = {"min_global_steps": 2, "max_global_steps": 2}
         return TokenOutput(token_ids=ids, log_probs=log_probs, extra_fields=steps)
 
