@@ -193,9 +193,9 @@ def _gpu_smoke(arguments: Arguments) -> Study:
     thinking = "--chat_template_thinking off" if model else ""
     scale = replace(_GPU, thinking=thinking, ft_settings=settings, cobalt_settings=settings)
     add_method(lines, folder, world, base, scale)
-    line = ("python -m studies.gpu_report", folder, "--output_file", report)
+    reporting = ("python -m studies.gpu_report", folder, "--output_file", report)
     purpose = "Report versions, times, memory, and the agreement of vLLM and actor."
-    lines.add("gpu_report", purpose, *line, makes=[report], shown=True)
+    lines.add("gpu_report", purpose, *reporting, makes=[report], shown=True)
     return Study(
         "gpu smoke",
         folder,
