@@ -149,12 +149,12 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
     """The estimate of one-step recoverability for each collection, by turn."""
     cells, data = [], []
     for name, files in collections.items():
-        for row in recoverability(files):
-            a, rates = row.advantage, (row.next_after_right, row.next_after_wrong)
-            advantage = f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})"
+        for turn, problems, *rates, a in recoverability(files):
             shares = [f"{100 * rate:.1f}" for rate in rates]
-            cells.append([f"{name}, turn {row.turn}", str(row.problems), *shares, advantage])
-            data.append((name, row.turn, row.problems, *rates, a.mean, a.lower, a.upper))
+            cells.append(
+                [f"{name}, turn {turn}", str(problems), *shares, f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})"]
+            )
+            data.append((name, turn, problems, *rates, a.mean, a.lower, a.upper))
     return Table(
         "recoverability",
         "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"

@@ -142,8 +142,8 @@ YES, NO = True, False
 )
 def test_a_mistake_costs_the_turns_until_it_is_repaired_within_one_problem(tmp_path, groups, expected):
     rows = recoverability([evaluated(tmp_path / "run", groups)])
-    assert [(row.turn, row.problems, row.advantage.mean) for row in rows] == expected
-    assert len(groups) == 1 or all(row.next_after_wrong == 1.0 for row in rows)
+    assert [(turn, problems, advantage.mean) for turn, problems, _, _, advantage in rows] == expected
+    assert len(groups) == 1 or all(after_wrong == 1.0 for _, _, _, after_wrong, _ in rows)
 
 
 # --- equal time and costs
