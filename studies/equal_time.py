@@ -6,6 +6,7 @@ What the time of a run and of a command is, `studies.costs` says.
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
@@ -25,7 +26,7 @@ class Arguments:
     """Folder of studies.reproduce."""
     seed: int
     """The seed."""
-    row: str
+    row: Literal["ft_more_time", "cobalt_time", "grpo_mt_time", "verpo_mt_time"]
     """The row, by its name in folders."""
     output_dir: Path
     """The folder to write: the policy."""
