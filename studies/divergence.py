@@ -80,7 +80,10 @@ def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
     from transformers import AutoModelForCausalLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).to(device).eval()
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).to(device).eval()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{policy} cannot be loaded as a language model: {error}") from None
     chosen = []
     with torch.inference_mode():
         for row in rows:

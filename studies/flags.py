@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from cobalt.stage.errors import UserError
 from studies.plan import Study, is_done, step_records
 from studies.run import run_study
 
@@ -45,8 +46,8 @@ class SeedsFlags(_Flags):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The flags that a study and its tables share."""
-        return ("--seeds", *map(str, self.seeds))
+        """The flags that a study and its tables share. Raises UserError: see `check_seeds`."""
+        return ("--seeds", *map(str, check_seeds(self.seeds)))
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,13 @@ class TablesFlags:
     """The markdown file; text outside its marks is kept. CSV files and plots are written into a folder of its name."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """The seeds to show."""
+
+
+def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds of a study of several, as given. Raises UserError if there is none, or one comes twice."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
+    return seeds
 
 
 def plan_table(study: Study) -> Table:

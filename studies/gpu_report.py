@@ -17,7 +17,7 @@ from cobalt.report.curves import METRICS, read_metrics
 from cobalt.report.runs import EVALUATION
 from cobalt.stage.atomic import replace_text
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.manifest import installed_version, recorded_arguments
 from cobalt.stage.records import read_records
 from studies.costs import collected
@@ -100,9 +100,9 @@ def _training(run: Path) -> tuple[list[str], float]:
         tokens[_ALL] += metrics["perf/total_num_tokens"]
         tokens[_RESPONSES] += metrics["perf/total_num_tokens"] * response / (prompt + response)
     phases = [
-        _phase(name, sum(m[f"timing_s/{key}"] for m in timed), round(tokens[kind]) if kind else None, kind)
+        _phase(name, sum(seconds), round(tokens[kind]) if kind else None, kind)
         for key, (name, kind) in _PHASES.items()
-        if f"timing_s/{key}" in timed[0]
+        if (seconds := [metrics[f"timing_s/{key}"] for metrics in timed if f"timing_s/{key}" in metrics])
     ]
     worst = {
         key: min(values) if "pearson" in key else max(values, key=abs)
@@ -168,7 +168,11 @@ def main(arguments: Arguments) -> int:
         *training,
     ]
     if arguments.memory_file is not None:
-        used = max(float(line.rpartition(",")[2]) for line in arguments.memory_file.read_text().splitlines() if line)
+        try:
+            lines = arguments.memory_file.read_text().splitlines()
+            used = max(float(line.rpartition(",")[2]) for line in lines if line)
+        except (OSError, ValueError):
+            raise UserError(f"{arguments.memory_file} has no samples of nvidia-smi, or something else") from None
         page += [
             "## Memory of the GPU",
             f"At most {used / 1024:.1f} GiB were in use by all processes together, by a sample every two seconds.",

@@ -10,6 +10,7 @@ from typing import Any
 
 from cobalt.report.curves import METRICS
 from cobalt.report.runs import EVALUATION
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings
 from studies.plan import Services, Step
 
@@ -59,6 +60,8 @@ class Lines:
         data_source: In the rows for veRL.
         services: Settings of the engine and of the judge (`Services`) of steps that have a model.
         prefix: Of the names of all steps.
+
+    Raises UserError if the seed is negative.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class Lines:
         services: Mapping[str, tuple[str, ...]] | None = None,
         prefix: str = "",
     ) -> None:
+        if seed < 0:
+            raise UserError(f"the seed is {seed}: it must be 0 or more")
         self.steps: list[Step] = []
         self._made, self._services, self._prefix = list(inputs), services or {}, prefix
         self._seed, self._sampled = seed, f"{sampling} --seed {seed}"

@@ -17,8 +17,9 @@ from cobalt.report.runs import EVALUATION
 from cobalt.report.tables import Table
 from cobalt.rollout.evaluate_single import count_distinct
 from cobalt.stage.cli import run_script
+from cobalt.stage.errors import system_errors
 from studies.costs import Cost, batch_of, collected, command_seconds, cost, cost_table, training_seconds
-from studies.flags import TablesFlags
+from studies.flags import TablesFlags, check_seeds
 from studies.methods import BASE, COBALT
 from studies.offline import ROWS, SFT, SHOWN, WRITERS, OfflineFolders, OfflineMethod
 from studies.page import write_page
@@ -77,7 +78,8 @@ def tables_of(seeds: Sequence[OfflineFolders]) -> list[tuple[str, Table]]:
             data = [f"{distinct:,.0f}", f"{epochs:.1f}"]
         else:
             costs[row.name] = {at.seed: cost(at.reproduced, row) for at in seeds}
-            data, kl = ["", ""], mean(loads(at.divergence(row).read_bytes())["kl"] for at in seeds)
+            with system_errors(f"the divergence of {row.name} cannot be read: run studies.offline to its end"):
+                data, kl = ["", ""], mean(loads(at.divergence(row).read_bytes())["kl"] for at in seeds)
         examples = mean(one.examples for one in costs[row.name].values())
         extra[row.name] = [f"{examples:,.0f}", *data, f"{kl:.3f}"]
     reached = pass_table("offline", _caption(seeds), runs, extra)
@@ -118,7 +120,9 @@ class Arguments(TablesFlags):
 
 def main(arguments: Arguments) -> int:
     """Write, and return the exit code."""
-    seeds = [OfflineFolders(arguments.study, seed, arguments.reproduced) for seed in sorted(arguments.seeds)]
+    seeds = [
+        OfflineFolders(arguments.study, seed, arguments.reproduced) for seed in sorted(check_seeds(arguments.seeds))
+    ]
     write_page(arguments.output_file, MODULE, tables_of(seeds))
     return 0
 

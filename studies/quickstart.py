@@ -180,6 +180,8 @@ def _gpu_smoke(arguments: Arguments) -> Study:
     world, report = Path("pocket") / f"gpu_smoke_seed{seed}", folder / "gpu_report.md"
     local = model is not None and Path(model).is_dir()
     base = world / "model" if model is None else Path(model) if local else folder / "base_model"
+    if local and not (base / "config.json").is_file():
+        raise UserError(f"--model {model} is not a model's folder, because it has no config.json")
     lines = Lines(seed, inputs=(base,) if local else ())
     if model is None:
         lines.world(world, f"--demonstrations {_GPU.demonstrations}")

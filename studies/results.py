@@ -17,7 +17,7 @@ from cobalt.rollout.evaluate import TurnMetrics
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import system_errors
 from studies.costs import Cost, cost, cost_table
-from studies.flags import TablesFlags
+from studies.flags import TablesFlags, check_seeds
 from studies.lines import EVENTS
 from studies.methods import (
     BASE,
@@ -130,7 +130,7 @@ def main(arguments: Arguments) -> int:
 
     Raises UserError if a run is missing, or the file has no marks or cannot be written.
     """
-    seeds = [SeedFolders(arguments.study, seed) for seed in sorted(arguments.seeds)]
+    seeds = [SeedFolders(arguments.study, seed) for seed in sorted(check_seeds(arguments.seeds))]
     write_page(arguments.output_file, MODULE, *tables_of(seeds))
     return 0
 

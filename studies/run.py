@@ -75,7 +75,7 @@ def run_study(study: Study, show: Callable[[str], object]) -> int:
                     *(said, study.name, step.name, code, log),
                 )
                 return code
-            output.append({"id": len(output.ids) + 1, **record})
+            output.append({"id": max(map(int, output.ids), default=0) + 1, **record})
             if step.shown:
                 show(said)
         say(study.closing)

@@ -95,6 +95,20 @@ def test_transfer_queue_has_a_storage_unit_for_each_gpu_if_none_are_set(scale, o
     assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == units
 
 
+@pytest.mark.slow
+def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
+    from transfer_queue.utils import common
+
+    resources = {"a": {"CPU": 8.0}, "b": {"CPU": 8.0, "GPU": 1.0}, "c": {"judge": 64.0}}
+    nodes = [{"NodeID": name * 56, "Alive": True, "Resources": has} for name, has in resources.items()]
+    monkeypatch.setattr(common.ray, "nodes", lambda: nodes)
+    storage = config_of().transfer_queue.backend.SimpleStorage
+    chosen = common.get_node_round_robin_scheduling_strategies(
+        storage.num_data_storage_units, storage.required_node_resource
+    )
+    assert {strategy.node_id for strategy in chosen} == {"b" * 56}
+
+
 def test_shared_memory_is_for_objects_and_on_a_cpu_for_weights():
     paper, pocket = config_of(data="partial_trajectories"), config_of(scale="pocket")
     assert machine.object_store_bytes(pocket) == GIB

@@ -144,6 +144,8 @@ async def test_a_history_that_keeps_responses_whole_is_one_row_as_the_chat_templ
     assert row.response_mask == expected[len(row.prompt_ids) : -len(after_the_end)]
     written = [token for token, mask in zip(row.response_ids, row.response_mask, strict=True) if mask]
     assert written == done.ids[0] + done.ids[1]
+    scores = iter([-(n + 1) / 8 for ids in done.ids for n in range(len(ids))])  # of the engine, by token
+    assert row.response_logprobs == [next(scores) if mask else 0.0 for mask in row.response_mask]
     assert [prompt for _, prompt, _ in done.asked] == [
         done.rendered(messages[:place], generation_prompt=True) for place in (2, 4)
     ]
@@ -176,6 +178,7 @@ async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(ro
     from verl.trainer.ppo.v1 import agent_loop_tq
 
     done = await rollout([response("print(4)"), response("right")], enable_thinking=enable_thinking)
+    assert len(done.outputs) == 1 + enable_thinking, "a history without the thinking is a row for each turn"
     worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
     worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
     put = {}

@@ -14,7 +14,7 @@ from test_report import make_run
 from cobalt.hacking.events import LOOKED_AT, TEMPTED
 from cobalt.report.runs import read_run
 from cobalt.stage.errors import UserError
-from studies import offline_results, results
+from studies import offline_results, reproduce, results
 from studies.costs import training_seconds
 from studies.equal_time import last_step_within
 from studies.methods import EQUAL_TIME, METHODS, SECOND_ROUND, SeedFolders
@@ -323,6 +323,20 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     # for it, 1 s more.
     assert costs["SFT", 1][:5] == [8.0, 16.0, 40.0, 17.0, 1.0]
     assert costs["Cobalt's partial trajectories, offline", 1][:5] == [8.0, 16.0, 40.0, 18.0, 2.0]
+
+
+def test_a_row_whose_divergence_is_missing_is_named(study, offline):
+    OfflineFolders(offline, 1, study).divergence(MOVED[0]).unlink()
+    with pytest.raises(UserError, match=MOVED[0].name):
+        offline_results.main(offline_results.Arguments(offline, Path("RESULTS.md"), (0, 1), study))
+
+
+@pytest.mark.parametrize("seeds", [(), (0, 0)])
+def test_seeds_that_are_none_or_not_different_are_refused(study, seeds):
+    for write in (lambda: results.main(results.Arguments(study, Path("RESULTS.md"), seeds)),
+                  lambda: reproduce.study(reproduce.Arguments(seeds=seeds))):  # fmt: skip
+        with pytest.raises(UserError, match="--seeds"):
+            write()
 
 
 def test_columns_of_seeds_are_in_order_whatever_the_flag_says(study):

@@ -294,6 +294,12 @@ STUDIES = {
 }
 
 
+@pytest.mark.parametrize("module", [quickstart, hacking_study, real_model, paper_row])
+def test_a_negative_seed_is_refused(module):
+    with pytest.raises(UserError, match="-1"):
+        module.study(module.Arguments(seed=-1))
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_plan_names_each_step_and_file_once_and_needs_what_is_there_by_then(name):
     made = set(STUDIES[name].inputs)

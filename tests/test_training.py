@@ -14,6 +14,7 @@ import torch
 from pyarrow import parquet
 from support import ROOT, refused_training, square_problem
 
+from cobalt.stage.atomic import locked_folder
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import export as exporting
@@ -422,6 +423,12 @@ def test_checkpoints_without_metrics_are_not_trained_over(tmp_path):
         run_folder.prepare(path, SETTINGS, [])
 
 
+def test_a_folder_is_locked_by_one_run(tmp_path):
+    again = locked_folder(tmp_path, run_folder.LOCK)
+    with locked_folder(tmp_path, run_folder.LOCK), pytest.raises(UserError, match="another process"), again:
+        pass
+
+
 # --- the scripts
 
 
@@ -534,9 +541,16 @@ def test_on_a_gpu_the_package_and_the_users_own_modules_are_imported_and_nothing
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "my_estimator")
     code = """
 import sys, torch, verl
-print([name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")])
+found = [name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")]
+import cobalt_verl.cpu.vllm_name
+cobalt_verl.cpu.vllm_name.install()  # the CPU build of this test's vLLM has no version else
+from vllm.model_executor.layers import utils
+from vllm.plugins import load_general_plugins
+before = utils.dispatch_cpu_unquantized_gemm
+load_general_plugins()
+print([*found, utils.dispatch_cpu_unquantized_gemm is before])
 """
-    assert in_verl(code, on_cpu=False) == "[True, True, False]"
+    assert in_verl(code, on_cpu=False) == "[True, True, False, True]"
 
 
 @pytest.mark.parametrize("own", [None, "1"])
