@@ -55,6 +55,7 @@ def test_a_model_in_a_folder_is_taken_from_there_if_there_is_one(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     planned = study_of(str(tmp_path))
     assert planned.inputs == (tmp_path,)
+    assert planned.steps[-1].name == "gpu_report" and planned.steps[-1].shown
     [ft, cobalt] = [step.training for step in planned.steps if step.training]
     assert (ft.model, cobalt.model) == (str(tmp_path), str(ft.output_dir / "model"))
 
