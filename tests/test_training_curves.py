@@ -33,16 +33,6 @@ def test_a_running_mean_has_the_steps_of_its_points_and_looks_back_over_five_of_
     assert running_mean(rewards) == [(1, 1.0), (2, 1.5), (3, 2.0), (4, 2.5), (5, 3.0), (6, 4.0), (7, 5.0)]
 
 
-def test_the_same_training_runs_give_the_same_bytes(tmp_path):
-    runs = (f"FT={training(tmp_path / 'ft', LINES)}", f"Cobalt={training(tmp_path / 'cobalt', LINES[:2])}")
-    pictures = [tmp_path / name for name in ("a.png", "b.png", "a.svg", "b.svg")]
-    for picture in pictures:
-        main(Arguments(runs, picture))
-    first, again, drawn, redrawn = (picture.read_bytes() for picture in pictures)
-    assert first == again and first.startswith(b"\x89PNG")
-    assert drawn == redrawn and b"Cobalt" in drawn
-
-
 def test_a_folder_that_is_not_a_training_run_is_refused_by_path_and_line(tmp_path):
     with pytest.raises(UserError, match="metrics.jsonl"):
         main(Arguments((str(tmp_path),), tmp_path / "x.png"))
