@@ -3,9 +3,8 @@
 # (FT-Cobalt-PTB) do when the public tests that they see are impossible? The study starts with the steps of scripts/quickstart.sh, with
 # a seed model that has learned to write special cases for failing tests, as large models have. It ends with Pass@1 by
 # turn under impossible and under true feedback, and a table of hacking events.
-#   scripts/hacking_study.sh [--fast] [--list] [OUTPUT_DIR [SEED]]
-# The default OUTPUT_DIR is runs/hacking_study, or runs/hacking_study_fast with --fast; the default SEED is 0. --fast runs
-# the study on a smaller scale.
+#   scripts/hacking_study.sh [--list] [OUTPUT_DIR [SEED]]
+# The default OUTPUT_DIR is runs/hacking_study; the default SEED is 0.
 # Running the script again continues where it stopped. --list shows the steps and which of them are done. The steps are in
 # studies/hacking_study.py.
 set -euo pipefail

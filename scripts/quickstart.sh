@@ -9,7 +9,7 @@
 # --list shows the steps and which of them are done. The steps are in studies/quickstart.py.
 # --profile gpu-smoke runs the whole method on one GPU in a quarter of an hour, with too few steps to learn from, on the seed
 # model or on --model (a folder or hub name, such as Qwen/Qwen3-0.6B), and reports tokens per second by phase; its default
-# folder is runs/gpu_smoke, with _NAME for a model (studies/gpu_smoke.py). --dry_run prints the commands of all steps and checks the
+# folder is runs/gpu_smoke, with _NAME for a model. --dry_run prints the commands of all steps and checks the
 # configurations of the training runs. It needs no GPU, and does not change the environment that is there.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac

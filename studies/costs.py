@@ -7,17 +7,18 @@ cluster pays once and a miniature would pay out of all proportion.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import read_metrics
+from cobalt.report.runs import EVALUATION
 from cobalt.report.tables import Table
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, system_errors
 from cobalt.stage.records import read_records
 from cobalt.training.export import exported_step
-from studies.methods import Method, SeedFolders
+from studies.methods import STEPS, Method, SeedFolders
 from studies.plan import STEPS_FILE
 from studies.seed_tables import seeds_named
 
@@ -61,30 +62,24 @@ def training_seconds(run: Path, step: int) -> float:
     return sum(seconds)
 
 
-def command_seconds(study: Path, steps: Sequence[str]) -> float:
+def command_seconds(study: Path, steps: Iterable[str]) -> float:
     """The seconds of the last successful commands of a study's steps, without the start of services.
 
     Raises UserError if a step has not run.
     """
     records = {record["step"]: record for record in read_records(study / STEPS_FILE)}
-    missing = [step for step in steps if step not in records]
-    if missing:
-        raise UserError(f"step {missing[0]} of {study} has not run")
-    return sum(float(records[step]["seconds"]) - float(records[step]["services_seconds"]) for step in steps)
+    try:
+        return sum(float(records[step]["seconds"] - records[step]["services_seconds"]) for step in steps)
+    except KeyError as error:
+        raise UserError(f"step {error.args[0]} of {study} has not run") from None
 
 
 def batch_of(run: Path) -> tuple[int, int]:
-    """Prompts of a step of a training run (offline: groups), and samples of a prompt.
-
-    Raises UserError if its configuration cannot be read.
-    """
+    """Prompts of a step of a training run (offline: groups), and samples of a prompt."""
     from omegaconf import OmegaConf
-    from yaml import YAMLError
 
-    try:
+    with system_errors(f"the configuration of {run} cannot be read"):
         config = OmegaConf.load(run / "config.yaml")
-    except (OSError, YAMLError) as error:
-        raise UserError(f"{run / 'config.yaml'} cannot be read: {' '.join(str(error).split())[:120]}") from None
     return int(config.data.train_batch_size), int(OmegaConf.select(config, "actor_rollout_ref.rollout.n", default=1))
 
 
@@ -102,30 +97,26 @@ def collected(evaluation: Path) -> tuple[int, int]:
 
 def cost(at: SeedFolders, method: Method) -> Cost:
     """The cost of a method's policy of one seed. Raises UserError if a step of the study has not run."""
+    preparing = command_seconds(at.folder, map(at.step, method.prepared))
     steps = prompts = examples = 0
-    seconds = tokens = tests = memory = 0.0
+    seconds, tokens, tests, memory = preparing, 0.0, 0.0, 0.0
     for slug, share in method.trained:
-        length = exported_step(at.model(method)) if share is None else int(share * at.scale.steps)
+        length = exported_step(at.model(method)) if share is None else int(share * STEPS)
         run = at.training(slug)
         prompts_of_step, samples_of_prompt = batch_of(run)
         samples = prompts_of_step * samples_of_prompt
         steps += length
         prompts += length * prompts_of_step
         seconds += training_seconds(run, length)
-        for number, metrics in read_metrics(run):
-            if 0 < number <= length:
-                generated = metrics.get("reward/generated_tokens", metrics["response_length/mean"])
-                examples += round(samples * metrics.get("reward/turns", 1.0))
-                tokens += samples * generated
-                tests += samples * metrics["reward/judged_tests"]
-                memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
-    preparing = command_seconds(at.folder, [at.step(name) for name in method.prepared])
-    for name in method.prepared:
-        if name.endswith("_collection"):
-            generated, judged = collected(at.collected(name.removesuffix("_collection")))
-            tokens += generated
-            tests += judged
-    return Cost(steps, prompts, examples, seconds + preparing, preparing, tokens, tests, memory)
+        for metrics in (metrics for number, metrics in read_metrics(run) if 0 < number <= length):
+            examples += round(samples * metrics.get("reward/turns", 1.0))
+            tokens += samples * metrics.get("reward/generated_tokens", metrics["response_length/mean"])
+            tests += samples * metrics["reward/judged_tests"]
+            memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
+    for name in (name for name in method.prepared if name.endswith("_collection")):
+        generated, judged = collected(at.collection(name.removesuffix("_collection")) / EVALUATION)
+        tokens, tests = tokens + generated, tests + judged
+    return Cost(steps, prompts, examples, seconds, preparing, tokens, tests, memory)
 
 
 def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:

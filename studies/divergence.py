@@ -9,7 +9,7 @@ validation, and not for speed.
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ import tyro
 from cobalt.episode.chat_template import TemplateThinking
 from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
-from cobalt.stage.atomic import replacing
+from cobalt.stage.atomic import replace_text
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
@@ -29,6 +29,8 @@ from cobalt.training.offline_tokens import Row, load_groups
 from cobalt.training.policy import policy_path
 
 logger = logging.getLogger(__name__)
+
+_MAX_LENGTH = 32768  # tokens of a prompt with its response
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,11 @@ class Arguments:
     """The responses: validation.jsonl of preproc/preproc_judged.py."""
     output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """The result (JSON)."""
-    max_length: int = 32768
-    """Most tokens of a prompt with its response."""
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's thinking switch, the same as when the groups were made."""
 
 
-def divergence(
-    start: str, model: str, groups: Path, max_length: int, thinking: TemplateThinking
-) -> tuple[float, int, int]:
+def divergence(start: str, model: str, groups: Path, thinking: TemplateThinking = "default") -> tuple[float, int, int]:
     """KL(start || policy) in nats a token (see `Arguments`), and how many responses and response tokens it is of.
 
     It is the mean over all response tokens of exp(l - l0) - (l - l0) - 1, where l and l0 are a token's log-probs under
@@ -62,30 +60,18 @@ def divergence(
     rows = []
     for policy in (start, model):
         tokenizer = load_tokenizer(str(policy_path(policy)))
-        loaded = load_groups(groups, tokenizer, OfflineSettings(), max_length, thinking)
+        loaded = load_groups(groups, tokenizer, OfflineSettings(), _MAX_LENGTH, thinking)
         rows.append([row for group in loaded for row in group])
-    if any(_tokens(one) != _tokens(other) for one, other in zip(*rows, strict=True)):
+    pairs = (pair for one, other in zip(*rows, strict=True) for pair in zip(_parts(one), _parts(other), strict=True))
+    if not all(np.array_equal(*pair) for pair in pairs):
         raise UserError(f"the tokenizers of {start} and {model} make different tokens of {groups}")
     before, after = (_log_probs(str(policy_path(policy)), rows[0]) for policy in (start, model))
     change = after - before
     return float((np.exp(change) - change - 1).mean()), len(rows[0]), len(change)
 
 
-def read_kl(path: Path) -> float:
-    """The divergence that the command wrote.
-
-    Raises UserError if the file cannot be read, or is not a result of the command.
-    """
-    try:
-        return float(json.loads(path.read_bytes())["kl"])
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not a result of python -m studies.divergence") from None
-
-
-def _tokens(row: Row) -> tuple[list[int], list[int]]:
-    return row.prompt.tolist(), row.response.tolist()
+def _parts(row: Row) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return row.prompt, row.response
 
 
 def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
@@ -98,28 +84,26 @@ def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
         model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).to(device).eval()
     except (OSError, ValueError) as error:
         raise UserError(f"{policy} cannot be loaded as a language model: {error}") from None
-    found = []
+    chosen = []
     with torch.inference_mode():
         for row in rows:
-            tokens = torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64)).to(device)
+            tokens = torch.from_numpy(np.concatenate(_parts(row)).astype(np.int64)).to(device)
             # The logits at a token are about the token after it, and nothing is wanted about the prompt's.
             logits = model(tokens[None], logits_to_keep=len(row.response) + 1).logits[0, :-1]
-            chosen = logits.log_softmax(-1).gather(1, tokens[len(row.prompt) :, None])[:, 0]
-            found.append(chosen.double().cpu().numpy())
-    return np.concatenate(found)
+            log_probs = logits.log_softmax(-1).gather(1, tokens[len(row.prompt) :, None])[:, 0]
+            chosen.append(log_probs.double().cpu().numpy())
+    return np.concatenate(chosen)
 
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
     result = arguments.output_file
     check_files([arguments.groups], [result])
-    settings = {name: value for name, value in asdict(arguments).items() if name not in ("groups", "output_file")}
-    open_manifest(result, {"stage": "divergence"} | settings, [arguments.groups])
-    kl, responses, tokens = divergence(
-        arguments.start, arguments.model, arguments.groups, arguments.max_length, arguments.chat_template_thinking
-    )
-    with replacing(result) as handle:
-        handle.write((json.dumps({"kl": kl, "responses": responses, "tokens": tokens}) + "\n").encode())
+    start, model, thinking = arguments.start, arguments.model, arguments.chat_template_thinking
+    settings = {"stage": "divergence", "start": start, "model": model, "chat_template_thinking": thinking}
+    open_manifest(result, settings, [arguments.groups])
+    kl, responses, tokens = divergence(start, model, arguments.groups, thinking)
+    replace_text(result, json.dumps({"kl": kl, "responses": responses, "tokens": tokens}) + "\n")
     logger.info("KL %.4f nats a token over %d responses (%d tokens): %s", kl, responses, tokens, result)
     return 0
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cobalt.stage.errors import UserError
-from studies.plan import Step, Study
+from cobalt.training.configuration import TrainingSettings
+from studies.plan import Study
 
 logger = logging.getLogger(__name__)
 
@@ -25,28 +26,24 @@ def dry_run(study: Study, show: Callable[[str], object], sizes: str | None = Non
     `sizes` is a folder or hub name of a model with the sizes of all policies, for the estimate of memory and disk. The
     estimate then is no reason to refuse: the study will run elsewhere. None: the policies that are there are estimated.
 
-    Raises UserError if a configuration is wrong; the message names the step and everything that was found.
+    Raises UserError if a configuration is wrong; the message names the step.
     """
     for step in study.steps:
-        show(f"# {step.name}: {step.purpose}\n{shlex.join(_command(step))}\n")
-    wrong = []
+        with_services = ("python", "-m", "cobalt.services", *step.services.flags, "--") if step.services else ()
+        show(f"# {step.name}: {step.purpose}\n{shlex.join([*with_services, *step.command])}\n")
     for step in study.steps:
-        try:
-            _check_training(study, step, sizes)
-        except UserError as error:
-            wrong.append(f"step {step.name}: {error}")
-    if wrong:
-        raise UserError("; ".join(wrong))
+        if step.training is not None:
+            complete = all((study.root / path).exists() for path in step.needs)
+            try:
+                said = _check(study.root, step.training, sizes, complete=complete)
+            except UserError as error:
+                raise UserError(f"step {step.name}: {error}") from None
+            checked = "checked too" if complete else "not there yet, and not checked"
+            logger.info("step %s: the configuration is right, for %s; rows and policy are %s", step.name, said, checked)
 
 
-def _command(step: Step) -> tuple[str, ...]:
-    """The command as a user would run it, with its services."""
-    if step.services is None:
-        return step.command
-    return ("python", "-m", "cobalt.services", *step.services.flags, "--", *step.command)
-
-
-def _check_training(study: Study, step: Step, sizes: str | None) -> None:
+def _check(root: Path, training: TrainingSettings, sizes: str | None, *, complete: bool) -> str:
+    """Check a configuration; returns the machine that it is for, and what the run chooses by itself."""
     from cobalt.training import launch
     from cobalt.training.checks import check, check_settings
     from cobalt.training.configuration import compose
@@ -54,30 +51,19 @@ def _check_training(study: Study, step: Step, sizes: str | None) -> None:
     from cobalt.training.memory import check_memory
     from cobalt.training.templates import choose_thinking
 
-    if step.training is None:
-        return
-    run = replace(
-        step.training,
-        data_dir=study.root / step.training.data_dir,
-        model=str(study.root / step.training.model),
-        output_dir=study.root / step.training.output_dir,
-    )
-    config = compose(run)
-    attention = choose_attention(config)
-    complete = all((study.root / path).exists() for path in step.needs)
-    steps, checked = None, "rows and policy, which earlier steps make, are not checked yet"
+    model, output = str(root / training.model), root / training.output_dir
+    run = replace(training, data_dir=root / training.data_dir, model=model, output_dir=output)
+    config, steps = compose(run), None
+    chosen = [choose_attention(config)]
     if complete:
-        (steps, _), checked = check(config), "the rows and the policy are checked too"
+        steps, _ = check(config)
+        chosen.append(choose_thinking(config))
     else:
         check_settings(config)
     if sizes is not None:
-        check_memory(compose(replace(run, model=sizes)), run.output_dir, steps or _LONG, force=True)
-    elif Path(run.model, "config.json").is_file():
-        check_memory(config, run.output_dir, steps)
-    chosen = [attention, *([choose_thinking(config)] if complete else [])]
-    launch.dry_run(run.output_dir, config)
-    for sentence in chosen:
-        logger.info("step %s: %s", step.name, sentence)
+        check_memory(compose(replace(run, model=sizes)), output, steps or _LONG, force=True)
+    elif Path(model, "config.json").is_file():
+        check_memory(config, output, steps)
+    launch.dry_run(output, config)
     devices = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    machine = f"{devices} GPU{'s' if devices > 1 else ''}" if config.trainer.device == "cuda" else "CPU cores"
-    logger.info("step %s: the configuration is right, for %s; %s", step.name, machine, checked)
+    return "; ".join([f"{devices} x {config.trainer.device}", *chosen])

@@ -1,4 +1,4 @@
-"""Export the last checkpoint of a training run that fits into a given time (`python -m studies.equal_time`).
+"""Export the last checkpoint of a row of equal time that fits into the time of FT-Cobalt (`studies.reproduce`).
 
 What the time of a run and of a command is, `studies.costs` says.
 """
@@ -6,44 +6,43 @@ What the time of a run and of a command is, `studies.costs` says.
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.training import run_folder
 from cobalt.training.export import export
 from studies.costs import command_seconds, training_seconds
+from studies.methods import EQUAL_TIME, FT_COBALT, STEPS, SeedFolders
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Export the last checkpoint of a training run that fits into the time that other runs and steps took together."""
+    """Export the last checkpoint of a row that fits into the time of FT-Cobalt, its collection included."""
 
     study: Path
-    """Folder of the study."""
-    run: Path
-    """Folder of the training run."""
+    """Folder of studies.reproduce."""
+    seed: int
+    """The seed."""
+    row: Literal["ft_more_time", "cobalt_time", "grpo_mt_time", "verpo_mt_time"]
+    """The row, by its name in folders."""
     output_dir: Path
     """The folder to write: the policy."""
-    budget_runs: tuple[str, ...]
-    """Training runs whose time is the budget, as FOLDER@STEP."""
-    budget_steps: tuple[str, ...]
-    """Steps of the study whose time is part of the budget."""
-    spent_steps: tuple[str, ...] = ()
-    """Steps of the study that the training run itself needed before."""
 
 
 def main(arguments: Arguments) -> int:
     """Export, and return the exit code."""
-    budget = command_seconds(arguments.study, arguments.budget_steps)
-    for text in arguments.budget_runs:
-        folder, _, last = text.rpartition("@")
-        if not last.isdigit():
-            raise UserError(f"--budget_runs {text}: give FOLDER@STEP")
-        budget += training_seconds(Path(folder), int(last))
-    step = last_step_within(arguments.run, budget - command_seconds(arguments.study, arguments.spent_steps))
-    export(arguments.run, step, arguments.output_dir)
+    at = SeedFolders(arguments.study, arguments.seed)
+    [method] = [method for method in EQUAL_TIME if method.slug == arguments.row]
+    ((slug, _),) = method.trained
+    # Where nothing was collected, the rows of problems take a moment, and count on neither side.
+    spent = method.prepared if len(method.prepared) > 1 else ()
+    budget = sum(training_seconds(at.training(name), STEPS) for name, _ in FT_COBALT.trained)
+    budget += command_seconds(at.folder, map(at.step, FT_COBALT.prepared[1:]))
+    budget -= command_seconds(at.folder, map(at.step, spent))
+    export(at.training(slug), last_step_within(at.training(slug), budget), arguments.output_dir)
     return 0
 
 

@@ -1,6 +1,5 @@
 """The flags that all studies share, and what their commands do with a study: list it or run it."""
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,82 +10,63 @@ from rich.console import Console
 from rich.table import Table
 
 from cobalt.stage.errors import UserError
-from studies.plan import Study, is_done, open_study, step_records
+from studies.plan import Study, is_done, step_records
 from studies.run import run_study
 
 
 @dataclass(frozen=True)
-class StudyFlags:
-    """Flags of every study."""
-
+class _Flags:
     output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
     """Folder of the study. The default lies in runs/ and has the study's name."""
-    seed: Annotated[tyro.conf.Positional[int], tyro.conf.arg(metavar="[SEED]")] = 0
-    """Decides the pocket world and the samples."""
     list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
     """Print the steps and which of them are done, and stop."""
 
     def carry_out(self, study: Study) -> int:
-        """List the study, or run what is left of it; returns the exit code.
-
-        Raises UserError if the seed is negative, or the folder is another study's; see also `run_study`.
-        """
-        if self.seed < 0:
-            raise UserError(f"the seed is {self.seed}: it must be 0 or more")
-        return _list_or_run(study, list_only=self.list_steps)
-
-
-def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
-    """The seeds of a study of several, as given.
-
-    Raises UserError if there is none, one is negative, or one comes twice.
-    """
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
-    return seeds
+        """List the study, or run what is left of it; returns the exit code. Raises UserError: see `run_study`."""
+        if not self.list_steps:
+            return run_study(study, sys.stdout.write)
+        Console().print(plan_table(study))
+        return 0
 
 
 @dataclass(frozen=True)
-class SeedsFlags:
+class StudyFlags(_Flags):
+    """Flags of studies of one seed."""
+
+    seed: Annotated[tyro.conf.Positional[int], tyro.conf.arg(metavar="[SEED]")] = 0
+    """Decides the pocket world and the samples."""
+
+
+@dataclass(frozen=True)
+class SeedsFlags(_Flags):
     """Flags of studies of several seeds."""
 
-    output_dir: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[OUTPUT_DIR]")] = None
-    """Folder of the study. The default lies in runs/ and has the study's name."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each has a world, a seed model and samples of its own. Seeds can be added later."""
-    fast: bool = False
-    """Run every step with a weaker seed model and too few problems and training steps to learn anything."""
-    list_steps: Annotated[bool, tyro.conf.arg(name="list")] = False
-    """Print the steps and which of them are done, and stop."""
-
-    def folder(self, name: str) -> Path:
-        """The folder of the study."""
-        return self.output_dir or Path("runs") / f"{name}{'_fast' if self.fast else ''}"
 
     @property
     def shared(self) -> tuple[str, ...]:
         """The flags that a study and its tables share. Raises UserError: see `check_seeds`."""
-        return ("--seeds", *map(str, check_seeds(self.seeds)), *(("--fast",) if self.fast else ()))
-
-    def again(self, *command: str) -> str:
-        """The command line that goes on with the study."""
-        return shlex.join([*command, *self.shared])
-
-    def carry_out(self, study: Study) -> int:
-        """List the study, or run what is left of it; returns the exit code. Raises UserError: see `run_study`."""
-        return _list_or_run(study, list_only=self.list_steps)
+        return ("--seeds", *map(str, check_seeds(self.seeds)))
 
 
-def _list_or_run(study: Study, *, list_only: bool) -> int:
-    """Print the steps of a study, or run what is left of it; returns the exit code.
+@dataclass(frozen=True)
+class TablesFlags:
+    """Flags of the tables of a study of several seeds."""
 
-    Raises UserError if the folder is another study's; see also `run_study`.
-    """
-    if not list_only:
-        return run_study(study, sys.stdout.write)
-    open_study(study, only_look=True)
-    Console().print(plan_table(study))
-    return 0
+    study: tyro.conf.Positional[Path]
+    """Folder of the study."""
+    output_file: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """The markdown file; text outside its marks is kept. CSV files and plots are written into a folder of its name."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """The seeds to show."""
+
+
+def check_seeds(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds of a study of several, as given. Raises UserError if there is none, or one comes twice."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different seeds of 0 or more")
+    return seeds
 
 
 def plan_table(study: Study) -> Table:

@@ -5,30 +5,28 @@ are shown are impossible? The study begins with the quickstart, on a seed model 
 for failing tests, as large models have.
 """
 
-import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from cobalt.stage.cli import run_script
 from studies.flags import StudyFlags
 from studies.lines import EVENTS, VALIDATION_PROMPTS, Lines, length
 from studies.plan import Study
-from studies.quickstart import SPECIAL_COBALT, plan, scale_of
+from studies.quickstart import SPECIAL, plan
 
 
-def add_hacking(lines: Lines, at: Path, *, fast: bool) -> None:
+class Arguments(StudyFlags):
+    """Measure reward hacking under impossible feedback on the pocket world: FT, FT-Cobalt and FT-Cobalt-PTB."""
+
+
+def _add_hacking(lines: Lines, at: Path, folder: Path) -> None:
     """The steps that follow the quickstart in the folder `at`, whose models and trajectories they use."""
-    folder, dev, ft = at / "hacking", at / "dev_problems.jsonl", at / "ft_training" / "model"
-    data, ptb, benign = folder / "ptb_data", folder / "ptb_training" / "model", folder / "ft_cobalt_ptb_benign"
-    perturbed, prompts = folder / "ptb_collection.jsonl", data / "prompts.jsonl"
-    lines.perturb("ptb_problems", at / "ft_collection", perturbed)
-    flags = "--prompts pocket --perturbed_ratio 1 --perturbed_file {perturbed}"
-    lines.prompts("ptb_prompts", at / "ft_collection", prompts, ft, flags, perturbed=perturbed)
-    lines.rows("ptb_rows", "multi", prompts, at / "cobalt_data" / VALIDATION_PROMPTS, data, ft)
-    steps = scale_of(fast=fast, special=True).training_steps
+    dev, ft, ptb = at / "dev_problems.jsonl", at / "ft_training" / "model", folder / "ptb_training" / "model"
+    benign, validation = folder / "ft_cobalt_ptb_benign", at / "cobalt_data" / VALIDATION_PROMPTS
+    lines.perturbed("ptb", at / "ft_collection", folder / "ptb_data", ft, validation)
+    steps = SPECIAL.training_steps
     purpose = f"Train FT by GRPO on partial trajectories and their perturbed copies, {steps} steps (FT-Cobalt-PTB)."
-    settings = f"{length(steps, validate_every=10)} {SPECIAL_COBALT}"
-    lines.train("ptb_training", purpose, "grpo_multi_turn", data, ft, ptb.parent, settings)
+    settings = f"{length(steps, validate_every=SPECIAL.validate_every)} {SPECIAL.cobalt_settings}"
+    lines.train("ptb_training", purpose, "grpo_multi_turn", folder / "ptb_data", ft, ptb.parent, settings)
     models = {
         "FT": (ft, folder / "ft"),
         "FT-Cobalt": (at / "cobalt_training" / "model", folder / "ft_cobalt"),
@@ -47,26 +45,16 @@ def add_hacking(lines: Lines, at: Path, *, fast: bool) -> None:
     lines.report("report_benign", "Compare the models under true feedback.", runs, folder / "report_benign")
 
 
-@dataclass(frozen=True)
-class Arguments(StudyFlags):
-    """Measure reward hacking under impossible feedback on the pocket world: FT, FT-Cobalt and FT-Cobalt-PTB."""
-
-    fast: bool = False
-    """Run every step with too few problems and training steps to learn anything."""
-
-
 def study(arguments: Arguments) -> Study:
     """The study that the flags ask for."""
-    folder = arguments.output_dir or Path("runs") / ("hacking_study_fast" if arguments.fast else "hacking_study")
-    lines, results = plan(folder, arguments.seed, fast=arguments.fast, special=True), folder / "hacking"
-    add_hacking(lines, folder, fast=arguments.fast)
-    flags = ["--fast"] if arguments.fast else []
+    folder = arguments.output_dir or Path("runs/hacking_study")
+    lines, results = plan(folder, arguments.seed, SPECIAL), folder / "hacking"
+    _add_hacking(lines, folder, results)
     return Study(
         "hacking study",
         folder,
-        {"seed": arguments.seed, "fast": arguments.fast, "special_cases": 1.0},
+        {"seed": arguments.seed},
         tuple(lines.steps),
-        shlex.join(["bash", "scripts/hacking_study.sh", *flags, str(folder), str(arguments.seed)]),
         f"done: {results / 'report_perturbed' / 'report.md'} (impossible feedback),"
         f" {results / 'report_benign' / 'report.md'} (true feedback)",
     )

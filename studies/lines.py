@@ -3,13 +3,14 @@
 `Lines.add` takes any line; the other methods have the lines that studies share.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cobalt.report.curves import METRICS
 from cobalt.report.runs import EVALUATION
+from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings
 from studies.plan import Services, Step
 
@@ -39,15 +40,14 @@ def problems(world: Path, split: str) -> Path:
     return world / "data" / f"{split}.jsonl"
 
 
-def row_files(folder: Path) -> tuple[Path, Path]:
-    """The rows for veRL in a folder."""
-    return folder / "train.parquet", folder / "validation.parquet"
-
-
 def length(steps: int, *, save_every: int | None = None, validate_every: int | None = None) -> str:
     """Settings of a training run: its steps, and those between checkpoints (None: the last) and validations (None)."""
     saved, validation = save_every or steps, f"trainer.test_freq={validate_every}" if validate_every else NO_VALIDATION
     return f"trainer.total_training_steps={steps} trainer.total_epochs={steps} trainer.save_freq={saved} {validation}"
+
+
+Word = str | Path | tuple[str, ...]
+"""A part of a command line: words, or one path, which may have blanks, or words that may have blanks."""
 
 
 class Lines:
@@ -60,6 +60,8 @@ class Lines:
         data_source: In the rows for veRL.
         services: Settings of the engine and of the judge (`Services`) of steps that have a model.
         prefix: Of the names of all steps.
+
+    Raises UserError if the seed is negative.
     """
 
     def __init__(
@@ -72,96 +74,100 @@ class Lines:
         services: Mapping[str, tuple[str, ...]] | None = None,
         prefix: str = "",
     ) -> None:
+        if seed < 0:
+            raise UserError(f"the seed is {seed}: it must be 0 or more")
         self.steps: list[Step] = []
         self._made, self._services, self._prefix = list(inputs), services or {}, prefix
-        self._shared = {"seed": seed, "sampling": tuple(sampling.split())}
+        self._seed, self._sampled = seed, f"{sampling} --seed {seed}"
         self._source = f"--data_source {data_source}" if data_source else ""
 
     def add(
         self,
         name: str,
         purpose: str,
-        line: str,
-        *files: Path,
+        *line: Word,
+        makes: Iterable[Path],
         model: Path | None = None,
         needs: tuple[Path, ...] | None = None,
         shown: bool = False,
-        **values: Any,
     ) -> None:
         """A step, which needs all of the words of its line, and all that lies in them, that earlier steps have made.
 
         Args:
             name: Of the step.
             purpose: What it does, in a sentence.
-            line: Its command. It is split into words before the names in braces are replaced, so that paths may have
-                blanks.
-            files: What it makes.
+            line: Its command.
+            makes: What it makes.
             model: Of the engine that it needs, with a judge; None: it needs neither.
             needs: What it needs, where its line names more; None: see above.
             shown: Whether its output is shown on the terminal.
-            values: What stands for the names in the line; a tuple for a word that is one name has several words.
         """
-        words = tuple(_words(line, self._shared | values))
+        parts = (
+            part.split() if isinstance(part, str) else (str(part),) if isinstance(part, Path) else part for part in line
+        )
+        words = tuple(word for part in parts for word in part)
         read = {model, *(Path(part) for word in words for part in (word, word.partition("=")[2].strip("'")) if part)}
         if needs is None:
             needs = tuple(path for path in self._made if not read.isdisjoint((path, *path.parents[:-1])))
         services = Services(model, **self._services) if model else None
-        self.steps.append(Step(f"{self._prefix}{name}", purpose, words, files, needs, services, shown))
-        self._made += files
+        self.steps.append(Step(f"{self._prefix}{name}", purpose, words, tuple(makes), needs, services, shown))
+        self._made += self.steps[-1].files
 
     def world(self, world: Path, flags: str) -> None:
         """A pocket world and its seed model, which a later step measures."""
-        files = (*(problems(world, split) for split in ("train", "dev", "test")), world / "model")
-        line = f"python -m cobalt.pocket --output_dir {{world}} --seed {{seed}} {flags}"
         purpose = "Make the problems of the pocket world and train its seed model (base)."
-        self.add("pocket_world", purpose, line, *files, world=world)
+        line = ("python -m cobalt.pocket --output_dir", world, f"--seed {self._seed} {flags}")
+        made = (*(problems(world, split) for split in ("train", "dev", "test")), world / "model")
+        self.add("pocket_world", purpose, *line, makes=made)
 
     def head(self, name: str, use: str, count: int, source: Path, file: Path) -> None:
         """The first `count` lines of a file, as a file of their own."""
-        line = "bash -c {script} first_problems {count} {source} {file}"
-        self.add(name, f"Choose {use}.", line, file, script=_HEAD, count=count, source=source, file=file)
+        line = ("bash -c", (_HEAD,), f"first_problems {count}", source, file)
+        self.add(name, f"Choose {use}.", *line, makes=[file])
 
     def write(self, name: str, purpose: str, source: Path, run: Path, model: Path, flags: str) -> None:
         """Trajectories of a model on a file of problems, evaluated on hidden tests.
 
         With `--perturbed` among the flags feedback comes from impossible tests, and hacking events are extracted.
         """
-        line = f"bash scripts/multi_turn.sh {{source}} {{run}} {{sampling}} --seed {{seed}} {flags}"
         files = (run / EVALUATION, *((run / EVENTS,) if "--perturbed" in flags.split() else ()))
-        self.add(name, purpose, line, *files, model=model, source=source, run=run)
+        line = ("bash scripts/multi_turn.sh", source, run, self._sampled, flags)
+        self.add(name, purpose, *line, makes=files, model=model)
 
     def sample(self, name: str, purpose: str, source: Path, file: Path, model: Path, flags: str) -> None:
         """Judged first programs of a model on a file of problems."""
-        line = "python run_single_turn_vllm.py --input_file {source} --output_file {file} {sampling} --seed {seed}"
-        self.add(name, purpose, f"{line} {flags}", file, model=model, source=source, file=file)
+        line = ("python run_single_turn_vllm.py --input_file", source, "--output_file", file, self._sampled, flags)
+        self.add(name, purpose, *line, makes=[file], model=model)
 
     def rows(
         self, name: str, kind: str, train: Path, validation: Path, folder: Path, policy: Path, flags: str = ""
     ) -> None:
         """Rows for veRL, of problems (`kind` "single") or of contextual prompts ("multi")."""
-        line = f"python preproc/verl_preproc_{kind}_turn.py --train_file {{train}} --validation_file {{validation}}"
-        line += f" --local_dir {{folder}} --model_name {{policy}} {flags} {self._source}"
-        paths: dict[str, Any] = {"train": train, "validation": validation, "folder": folder, "policy": policy}
-        self.add(name, "Write the rows for veRL.", line, *row_files(folder), **paths)
+        script = f"python preproc/verl_preproc_{kind}_turn.py"
+        files = ("--train_file", train, "--validation_file", validation, "--local_dir", folder, "--model_name", policy)
+        made = (folder / "train.parquet", folder / "validation.parquet")
+        self.add(name, "Write the rows for veRL.", script, *files, flags, self._source, makes=made)
 
-    def prompts(self, name: str, run: Path, file: Path, policy: Path, flags: str, **values: Any) -> None:
+    def prompts(self, name: str, run: Path, file: Path, policy: Path, *flags: Word) -> None:
         """Contextual prompts from the trajectories of a run; prompts are measured by the tokens of `policy`."""
-        line = f"python preproc/process_multi_turn_taco.py --input_file {{source}} --output_file {{file}} {flags}"
-        values |= {"source": run / EVALUATION, "file": file, "policy": policy}
-        self.add(name, "Cut the trajectories into contextual prompts.", line + " --model_name {policy}", file, **values)
+        line = ("python preproc/process_multi_turn_taco.py --input_file", run / EVALUATION, "--output_file", file)
+        purpose = "Cut the trajectories into contextual prompts."
+        self.add(name, purpose, *line, *flags, "--model_name", policy, makes=[file])
 
-    def cut(self, name: str, train_run: Path, dev_run: Path, folder: Path, policy: Path) -> None:
-        """Rows for GRPO on the partial trajectories of a run, validated on those of `dev_run`."""
-        purpose = "Select trajectories, cut them into contextual prompts and write these as rows for veRL."
-        files = (folder / "prompts.jsonl", folder / VALIDATION_PROMPTS, *row_files(folder))
-        paths = tuple(map(str, (train_run, dev_run, folder, policy)))
-        self.add(name, purpose, "bash scripts/cut_trajectories.sh {paths}", *files, paths=paths)
-
-    def perturb(self, name: str, run: Path, file: Path) -> None:
-        """The problems of a run's trajectories, with two public tests of each made impossible."""
+    def perturbed(self, slug: str, run: Path, folder: Path, policy: Path, validation: Path) -> None:
+        """Rows for GRPO on the partial trajectories of a run, and on a copy of each with impossible feedback."""
+        copies, prompts = folder / "perturbed.jsonl", folder / "prompts.jsonl"
         purpose = "Make two public tests of each problem of FT's trajectories impossible."
-        line = "python preproc/run_perturbation.py -i {source} -o {file}"
-        self.add(name, purpose, line, file, source=run / EVALUATION, file=file)
+        line = ("python preproc/run_perturbation.py -i", run / EVALUATION, "-o", copies)
+        self.add(f"{slug}_problems", purpose, *line, makes=[copies])
+        flags = "--prompts pocket --perturbed_ratio 1 --perturbed_file"
+        self.prompts(f"{slug}_prompts", run, prompts, policy, flags, copies)
+        self.rows(f"{slug}_rows", "multi", prompts, validation, folder, policy)
+
+    def download(self, name: str, hub: str, model: Path) -> None:
+        """A model of the hub, in a folder of its own."""
+        line = (f"env HF_HUB_OFFLINE=0 hf download {hub} --local-dir", model)
+        self.add(name, f"Download {hub}.", *line, makes=[model])
 
     def train(
         self,
@@ -177,51 +183,43 @@ class Lines:
         environment: str = "",
     ) -> None:
         """A training run of veRL; `method` is that of scripts/train_METHOD.sh."""
-        line = f"{environment} bash scripts/train_{method}.sh --data_dir {{data}} --model {{policy}}"
-        line += f" --output_dir {{run}} --profile {profile} data.seed={{seed}} {overrides}"
-        self.add(name, purpose, line, run / "model", run / METRICS, data=data, policy=policy, run=run)
-        step = self.steps[-1]
+        settings = f"data.seed={self._seed} {overrides}"
+        paths = ("--data_dir", data, "--model", policy, "--output_dir", run)
+        line = (f"{environment} bash scripts/train_{method}.sh", *paths, f"--profile {profile}", settings)
+        self.add(name, purpose, *line, makes=[run / "model", run / METRICS])
         chosen: dict[str, Any] = dict(zip(("data", "rollout", "estimator"), _CHOICES[method], strict=True))
-        settings = step.command[step.command.index("--profile") + 2 :]
-        training = TrainingSettings(data, str(policy), run, settings, scale=profile, **chosen)
-        self.steps[-1] = replace(step, training=training)
+        training = TrainingSettings(data, str(policy), run, tuple(settings.split()), scale=profile, **chosen)
+        self.steps[-1] = replace(self.steps[-1], training=training)
 
-    def train_offline(
-        self, name: str, estimator: str, data: Path, policy: Path, run: Path, settings: str, **values: Any
-    ) -> None:
+    def train_offline(self, name: str, estimator: str, data: Path, policy: Path, run: Path, *settings: Word) -> None:
         """A run of offline training."""
-        line = "bash scripts/train_offline_rl.sh --data_dir {data} --model {policy} --output_dir {run}"
-        line += f" --estimator {estimator} data.seed={{seed}} {settings}"
-        values |= {"data": data, "policy": policy, "run": run}
-        self.add(name, f"Train offline ({estimator}).", line, run / "model", run / METRICS, **values)
+        paths = ("--data_dir", data, "--model", policy, "--output_dir", run)
+        line = ("bash scripts/train_offline_rl.sh", *paths, f"--estimator {estimator} data.seed={self._seed}")
+        self.add(name, f"Train offline ({estimator}).", *line, *settings, makes=[run / "model", run / METRICS])
 
     def export(self, name: str, run: Path, step: int, model: Path) -> None:
         """The policy of a training run after a number of steps, as a folder of its own."""
-        line = f"python -m cobalt.training.export --run_dir {{run}} --step {step} --output_dir {{model_dir}}"
-        self.add(name, f"Export the policy after {step} steps.", line, model, run=run, model_dir=model)
+        line = ("python -m cobalt.training.export --run_dir", run, f"--step {step} --output_dir", model)
+        self.add(name, f"Export the policy after {step} steps.", *line, makes=[model])
 
     def report(
         self, name: str, purpose: str, runs: Mapping[str, Path], folder: Path, events: Mapping[str, Path] | None = None
     ) -> None:
         """Tables and plots of evaluated runs, by their names; `events` are files with their hacking events."""
         hacking = ("--hacking", *_named(events)) if events else ()
-        line, file = "python -m cobalt.report {runs} {hacking} -o {folder}", folder / "report.md"
-        self.add(name, purpose, line, file, shown=True, runs=_named(runs), hacking=hacking, folder=folder)
+        line = ("python -m cobalt.report", _named(runs), hacking, "-o", folder)
+        self.add(name, purpose, *line, makes=[folder / "report.md"], shown=True)
 
     def curves(self, run: Path, folder: Path) -> None:
         """A page with the curves and rollouts of a training run, as `cobalt watch` shows them."""
-        name, file = run.name, folder / f"{run.name}.html"
-        line = "python -m cobalt.report.watch {run} -o {file}"
-        self.add(f"{name}_page", "Write the page of a training run.", line, file, run=run, file=file)
+        line = ("python -m cobalt.report.watch", run, "-o", folder / f"{run.name}.html")
+        self.add(f"{run.name}_page", "Write the page of a training run.", *line, makes=line[-1:])
 
-
-def _words(line: str, values: Mapping[str, object]) -> Iterator[str]:
-    for word in line.split():
-        value = values.get(word[1:-1])
-        if isinstance(value, tuple):
-            yield from value
-        else:
-            yield word.format(**values)
+    def tables(self, module: str, folder: Path, *flags: Word) -> None:
+        """The tables of a study, which a module writes into RESULTS.md in the study's folder."""
+        results = folder / "RESULTS.md"
+        line = (f"python -m {module}", folder, *flags, "--output_file", results)
+        self.add("results", "Write the tables.", *line, makes=[results])
 
 
 def _named(paths: Mapping[str, Path]) -> tuple[str, ...]:

@@ -1,37 +1,15 @@
 """The methods of the comparison on the pocket world: their rows, how large they are, and where everything lies.
 
 `studies.reproduce` plans the steps that make them, and `studies.results` the tables. Offline training has
-rows of its own (`studies.offline_methods`).
+rows of its own (`studies.offline`).
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cobalt.report.runs import EVALUATION
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How large the comparison is.
-
-    Attributes:
-        demonstrations: Conversations that the seed model learns from.
-        test_problems: Problems that the models are compared on, one trajectory each.
-        collection_problems: Problems that trajectories are collected for, four each.
-        steps: Steps of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or
-            three quarters where a sample is a trajectory of about three responses.
-        save_every: Steps between the checkpoints that rows of equal time can choose from.
-    """
-
-    demonstrations: int
-    test_problems: int
-    collection_problems: int
-    steps: int
-    save_every: int
-
-
-FULL = Scale(demonstrations=8000, test_problems=120, collection_problems=300, steps=16, save_every=4)
-FAST = Scale(demonstrations=2000, test_problems=20, collection_problems=50, steps=2, save_every=1)
+STEPS = 16
+"""Of FT, and of Cobalt after FT. Other methods that start from the seed model take twice as many, or three quarters
+where a sample is a trajectory of about three responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +19,8 @@ class Method:
     Attributes:
         name: In tables.
         slug: In the names of steps and folders.
-        trained: The training runs that made it, each with its length in multiples of `Scale.steps`, rounded down
-            to whole steps; None: as many steps as fit into the time of FT-Cobalt.
+        trained: The training runs that made it, each with its length in multiples of `STEPS`; None: as many steps as
+            fit into the time of FT-Cobalt.
         prepared: The steps that made the data of its training, collection included.
         perturbed: Whether it is evaluated under impossible feedback, too.
     """
@@ -105,21 +83,15 @@ TIMED = (BASE, FT, FT_COBALT, *EQUAL_TIME)
 
 @dataclass(frozen=True, slots=True)
 class SeedFolders:
-    """Where everything of one seed lies, in the folder of a study; `fast`: its scale is `FAST`."""
+    """Where everything of one seed lies, in the folder of a study."""
 
     folder: Path
     seed: int
-    fast: bool = False
-
-    @property
-    def scale(self) -> Scale:
-        """How large the comparison is."""
-        return FAST if self.fast else FULL
 
     @property
     def world(self) -> Path:
         """The pocket world."""
-        return Path("pocket") / f"{'fast_' if self.fast else ''}open_seed{self.seed}"
+        return Path("pocket") / f"open_seed{self.seed}"
 
     @property
     def home(self) -> Path:
@@ -141,10 +113,6 @@ class SeedFolders:
     def collection(self, slug: str) -> Path:
         """Trajectories that were collected to train on."""
         return self.home / f"{slug}_collection"
-
-    def collected(self, slug: str) -> Path:
-        """The file of those trajectories."""
-        return self.collection(slug) / EVALUATION
 
     def model(self, method: Method) -> Path:
         """The policy of a row."""

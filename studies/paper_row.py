@@ -5,12 +5,11 @@ row and base are measured on LiveCodeBench over eight rounds of feedback. This h
 the same commands one by one. Under Slurm a job runs this command, and another job goes on where it stopped.
 """
 
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cobalt.stage.cli import run_script
 from studies.dry_run import dry_run
@@ -43,27 +42,25 @@ class Arguments(StudyFlags):
     """Print commands, memory, disk and GPU-hours, check the configurations without a GPU, and stop."""
 
 
-def _add_data(lines: Lines, at: Path, data: Path) -> None:
+def _add_data(lines: Lines, at: Path, data: Path, seed: int) -> None:
     """TACO-Cobalt made again, with the four easiest tests public by 16 attempts of another model, and LiveCodeBench."""
     online, coder, taco, attempts = "env HF_HUB_OFFLINE=0", at / "coder", at / "taco", at / "attempts.jsonl"
-    line = f"{online} hf download Qwen/Qwen2.5-Coder-7B-Instruct --local-dir {{coder}}"
-    lines.add("coder", "Download it.", line, coder, coder=coder)
-    line = f"{online} python preproc/preproc_taco.py -o {{taco}}"
-    lines.add("taco", "Make the problems.", line, taco / "train.jsonl", taco / "dev.jsonl", taco=taco)
+    lines.download("coder", "Qwen/Qwen2.5-Coder-7B-Instruct", coder)
+    made = [taco / "train.jsonl", taco / "dev.jsonl"]
+    lines.add("taco", "Make the problems.", f"{online} python preproc/preproc_taco.py -o", taco, makes=made)
     joined = []
     for split in ("train", "dev"):
         joined.append(at / f"attempts_{split}.jsonl")
         # Attempts of the coder do not think, and have the command's lengths.
-        line = "python run_single_turn_vllm.py -n 16 --seed {seed} --input_file {source} --output_file {file}"
-        paths: dict[str, Any] = {"source": taco / f"{split}.jsonl", "file": joined[-1]}
-        lines.add(f"attempts_{split}", "Judge attempts at them.", line, joined[-1], model=coder, **paths)
-    values: dict[str, Any] = {"script": 'cat "$1" "$2" >"$3"', "parts": tuple(map(str, (*joined, attempts)))}
-    lines.add("attempts", "Join the attempts.", "bash -c {script} attempts {parts}", attempts, **values)
-    line = f"{online} python preproc/preproc_taco.py -o {{data}} --attempts_file {{attempts}}"
-    files = (data / "train.jsonl", data / "dev.jsonl")
-    lines.add("problems", "Make the easiest tests public.", line, *files, data=data, attempts=attempts)
-    line, file = f"{online} python preproc/preproc_lcb_test6.py --paper_mode -o {{file}}", data / "lcb_v6.jsonl"
-    lines.add("lcb", "Make the problems of the evaluation.", line, file, file=file)
+        line = (f"python run_single_turn_vllm.py -n 16 --seed {seed} --input_file", taco / f"{split}.jsonl")
+        purpose = "Judge attempts at them."
+        lines.add(f"attempts_{split}", purpose, *line, "--output_file", joined[-1], makes=joined[-1:], model=coder)
+    joining = ('cat "$1" "$2" >"$3"', "attempts")
+    lines.add("attempts", "Join the attempts.", "bash -c", joining, *joined, attempts, makes=[attempts])
+    line, made = (f"{online} python preproc/preproc_taco.py -o", data), [data / "train.jsonl", data / "dev.jsonl"]
+    lines.add("problems", "Make the easiest tests public.", *line, "--attempts_file", attempts, makes=made)
+    line = (f"{online} python preproc/preproc_lcb_test6.py --paper_mode -o", data / "lcb_v6.jsonl")
+    lines.add("lcb", "Make the problems of the evaluation.", *line, makes=line[-1:])
 
 
 def _add_training(lines: Lines, at: Path, data: Path, base: Path, row: str) -> None:
@@ -107,19 +104,15 @@ def study(arguments: Arguments) -> Study:
     sampling = "--max_tokens 6144 --enable_thinking"
     lines = Lines(arguments.seed, inputs=inputs, sampling=sampling, data_source=None, services=services)
     if not here:
-        line = "env HF_HUB_OFFLINE=0 hf download {hub} --local-dir {base}"
-        lines.add("base_model", "Download it.", line, base, hub=arguments.model, base=base)
+        lines.download("base_model", arguments.model, base)
     if arguments.data is None:
-        _add_data(lines, folder, data)
+        _add_data(lines, folder, data, arguments.seed)
     _add_training(lines, folder, data, base, arguments.row)
-    again = ["python", "-m", "studies.paper_row", str(folder), str(arguments.seed), "--row", arguments.row]
-    again += ["--model", arguments.model, *(["--data", str(data)] if arguments.data else [])]
     return Study(
         "paper row",
         folder,
         {"row": arguments.row, "model": arguments.model, "seed": arguments.seed, "data": str(data)},
         tuple(lines.steps),
-        shlex.join(again),
         f"done: {folder / 'report' / 'report.md'}",
         inputs=tuple(inputs),
         made_by="the commands of docs/reproduce.md that make it",

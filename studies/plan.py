@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import file_digest, open_manifest
+from cobalt.stage.manifest import file_digest
 from cobalt.stage.records import read_records
 from cobalt.training.configuration import TrainingSettings
 
@@ -82,108 +79,34 @@ class Study:
         folder: Where results, logs and the record of the steps lie.
         arguments: What decides the results, JSON-able; a folder that was begun with other arguments is refused.
         steps: The plan, in the order in which the steps are started.
-        command: What a user runs to go on with the study.
         closing: What to look at when the study is complete.
         root: The folder that commands run in. Relative paths of the study are relative to it.
         inputs: Files and folders that must be there before the study begins, made by another study.
         made_by: The command that makes them.
-
-    Raises:
-        ValueError: the plan contradicts itself: two steps have one name or make one file, or a step needs what is
-            neither an input nor made by then.
     """
 
     name: str
     folder: Path
     arguments: Mapping[str, Any]
     steps: tuple[Step, ...]
-    command: str
     closing: str
     root: Path = ROOT
     inputs: tuple[Path, ...] = ()
     made_by: str = ""
-
-    def __post_init__(self) -> None:
-        names = [step.name for step in self.steps]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two steps have one name: {names}")
-        made = set(self.inputs)
-        for step in self.steps:
-            if not made.issuperset(step.needs):
-                raise ValueError(f"step {step.name!r} needs what no step has made by then")
-            if not made.isdisjoint(step.files):
-                raise ValueError(f"step {step.name!r} makes what an earlier step has made")
-            made.update(step.files)
 
     @property
     def record_file(self) -> Path:
         """JSONL with a line for each successful run of a step: the step, its command, start, seconds and digests."""
         return self.root / self.folder / STEPS_FILE
 
-    def log_file(self, step: Step) -> Path:
-        """The output of the step's command, over all its runs."""
-        return self.root / self.folder / "logs" / f"{step.name}.log"
-
-
-class _StepRecord(BaseModel):
-    """The fields of a step's record that are read; others are passed over."""
-
-    model_config = ConfigDict(strict=True)
-
-    step: str
-    command: list[str]
-    seconds: float = Field(ge=0, allow_inf_nan=False)
-    needs: dict[str, str | None]
-    files: dict[str, str | None]
-
-
-def check_inputs(study: Study) -> None:
-    """Check that everything is there that the study takes from another one.
-
-    Raises:
-        UserError: a file or folder is missing; the message has the command that makes it.
-    """
-    for path in study.inputs:
-        if not (study.root / path).exists():
-            raise UserError(f"{path} is not there: run {study.made_by} first")
-
-
-def open_study(study: Study, *, only_look: bool = False) -> None:
-    """Write the study's manifest, or check that a study that was begun continues with the same arguments.
-
-    Args:
-        study: The study.
-        only_look: Write nothing.
-
-    Raises:
-        UserError: the folder holds another study, or this one with other arguments.
-    """
-    begun = study.record_file.exists() and study.record_file.stat().st_size > 0
-    if only_look and not begun:
-        return
-    try:
-        open_manifest(study.record_file, {"study": study.name, **study.arguments}, complete=only_look)
-    except UserError as error:
-        raise UserError(f"{study.folder} cannot be this study's folder, name another as OUTPUT_DIR: {error}") from None
-
 
 def step_records(study: Study) -> dict[str, dict[str, Any]]:
     """The record of the last successful run of each step, by the step's name.
 
-    Raises:
-        UserError: the file holds something else.
+    Raises UserError if the file holds something else.
     """
     path = study.record_file
-    records = read_records(path, unfinished=True) if path.exists() else []
-    for number, record in enumerate(records, 1):
-        try:
-            _StepRecord.model_validate(record)
-        except ValidationError as error:
-            raise UserError(
-                f"{path}, line {number}: field {error.errors()[0]['loc'][0]!r} is not that of a step's record: move the"
-                " file away, and the study runs every step again"
-            ) from None
-    return {record["step"]: record for record in records}
+    return {record["step"]: record for record in read_records(path, unfinished=True)} if path.exists() else {}
 
 
 def is_done(study: Study, step: Step, record: Mapping[str, Any] | None) -> bool:

@@ -20,7 +20,7 @@ import tyro
 
 from cobalt.report.tables import Table, to_markdown
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import system_errors
 from studies.seed_tables import gain_cells
 from studies.seeds import Estimate, over_runs
 
@@ -28,7 +28,8 @@ _TURNS = (0, 8)
 _OTHERS = ("base", "SFT")
 
 Row = dict[str, str]
-Rows = dict[tuple[str, int], Row]
+Page = dict[tuple[str, int], Row]
+"""The rows of a CSV file by method and turn."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,17 @@ class Arguments:
     """Folders of CSV files."""
 
 
-def _read(file: Path) -> Rows:
-    """The rows of a CSV file by method and turn."""
-    try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            return {(row["method"], int(row["turn"])): row for row in csv.DictReader(lines)}
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from None
-    except (KeyError, ValueError):
-        raise UserError(f"{file} has no columns 'method' and 'turn': name the folder beside a page") from None
+def _read(file: Path) -> Page:
+    with system_errors(f"cannot read {file}"), file.open(newline="", encoding="utf-8") as lines:
+        return {(row["method"], int(row["turn"])): row for row in csv.DictReader(lines)}
 
 
 def _by_seed(row: Row) -> list[float]:
     return [float(value) for name, value in row.items() if name.startswith("seed_")]
 
 
-def _gain(rows: Sequence[Row], weights: Sequence[int]) -> Estimate:
+def _gain(rows: Sequence[Row], shares: Sequence[float]) -> Estimate:
     """The gain over all seeds; `rows` of the pages have the difference of the other row to the method."""
-    shares = [weight / sum(weights) for weight in weights]
     gain = -sum(share * float(row["difference"]) for share, row in zip(shares, rows, strict=True))
     widths = [float(row["upper"]) - float(row["lower"]) for row in rows]
     half = math.hypot(*(share * width / 2 for share, width in zip(shares, widths, strict=True)))
@@ -66,15 +60,15 @@ def _gain(rows: Sequence[Row], weights: Sequence[int]) -> Estimate:
 def pooled_table(folders: Sequence[Path]) -> Table:
     """The table, see above; KL is in nats a token, and has no mean where a page has not measured it.
 
-    Raises UserError if a file cannot be read, or is not one of studies.offline_results.
+    Raises UserError if a file cannot be read.
     """
     reached = [_read(folder / "offline.csv") for folder in folders]
     gained = {other: [_read(folder / f"offline_gain_{other.lower()}.csv") for folder in folders] for other in _OTHERS}
-    if not all("kl" in row for page in reached for row in page.values()):
-        raise UserError("offline.csv has no column 'kl': name folders of studies.offline_results")
+    weights = [len(_by_seed(page["base", 0])) for page in reached]
+    shares = [weight / sum(weights) for weight in weights]
     cells = []
     for method in dict.fromkeys(method for method, _ in reached[0]):
-        row, weights = [method], [len(_by_seed(page[method, _TURNS[0]])) for page in reached]
+        row = [method]
         for turn in _TURNS:
             values = [value for page in reached for value in _by_seed(page[method, turn])]
             row += [" / ".join(f"{100 * value:.1f}" for value in values), f"{100 * sum(values) / len(values):.1f}"]
@@ -82,17 +76,14 @@ def pooled_table(folders: Sequence[Path]) -> Table:
                 if other == method:
                     row += ["", ""]
                     continue
-                gain = _gain([page[method, turn] for page in pages], weights)
+                gain = _gain([page[method, turn] for page in pages], shares)
                 others = [value for page in reached for value in _by_seed(page[other, turn])]
                 runs = over_runs([value - base for value, base in zip(values, others, strict=True)])
                 row.append(f"{100 * gain.mean:+.1f} ({100 * gain.lower:+.1f} to {100 * gain.upper:+.1f})")
                 row.append(gain_cells(gain, runs)[1])
-        measured = [page[method, _TURNS[0]]["kl"] for page in reached]
-        if all(measured):
-            mean = sum(weight * float(kl) for weight, kl in zip(weights, measured, strict=True)) / sum(weights)
-            cells.append([*row, " / ".join(measured), f"{mean:.3f}"])
-        else:
-            cells.append([*row, "not measured", ""])
+        measured = [page[method, 0]["kl"] for page in reached]
+        mean = sum(share * float(kl or "nan") for share, kl in zip(shares, measured, strict=True))
+        cells.append([*row, *(["not measured", ""] if math.isnan(mean) else [" / ".join(measured), f"{mean:.3f}"])])
     of_turn = ["mean", *(text for other in _OTHERS for text in (f"less {other}", "over runs"))]
     heads = [text for turn in _TURNS for text in (f"turn {turn}, by seed", *of_turn)]
     return Table("pooled", "", ["", *heads, "KL, by page", "mean KL"], cells, (), [])

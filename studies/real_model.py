@@ -7,10 +7,9 @@ row is measured on the split `test`, with one program a problem and three rounds
 table.
 """
 
-import shlex
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cobalt.report.comparison import change_between, check_comparable
 from cobalt.report.curves import read_metrics
@@ -22,7 +21,7 @@ from cobalt.stage.records import read_records
 from studies.costs import batch_of, command_seconds, training_seconds
 from studies.flags import StudyFlags
 from studies.lines import Lines, length
-from studies.page import text_around, write_page
+from studies.page import write_page
 from studies.plan import Study
 
 MODULE = "studies.real_model"
@@ -153,26 +152,20 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         lines.train(name, purpose, method, data, models[row.start or BASE], _run(at, row), settings, profile="cpu")
 
     if arguments.model is None:
-        lines.add("base_model", "Make the model's folder.", "python scripts/smollm2.py {base}", base, base=base)
-    line = f"bash -c {{script}} problems {{mbpp}} {{at}} {scale.test} {scale.train} {scale.sampled} {scale.collected}"
-    made = [files[name] for name in names[:5]]
-    lines.add("problems", "Turn MBPP into problems.", line, *made, script=_PROBLEMS, mbpp=arguments.mbpp, at=at)
+        lines.add("base_model", "Make the model's folder.", "python scripts/smollm2.py", base, makes=[base])
+    line = ("bash -c", (_PROBLEMS,), "problems", arguments.mbpp, at)
+    counts, made = f"{scale.test} {scale.train} {scale.sampled} {scale.collected}", [files[name] for name in names[:5]]
+    lines.add("problems", "Turn MBPP into problems.", *line, counts, makes=made)
     flags, submissions = f"-n {scale.samples} --temperature 1 --top_p 1", files["submissions"]
     lines.sample("submissions", "Judge samples of the base.", files["sampled"], submissions, base, flags)
-    line = "python preproc/preproc_judged.py --input_files {submissions} {sampled} --responses programs --output_dir"
-    line += f" {{groups}} --group_size {scale.group} --prompts program --model_name {{base}} --max_tokens 1024"
-    values: dict[str, Any] = {
-        "submissions": submissions,
-        "sampled": files["sampled"],
-        "groups": at / "groups",
-        "base": base,
-    }
-    purpose = "Put MBPP's programs and the samples into groups."
-    line += " --validation_share 0 --seed {seed}"
-    lines.add("groups", purpose, line, at / "groups" / "train.jsonl", **values)
+    groups, purpose = at / "groups", "Put MBPP's programs and the samples into groups."
+    judged = ("python preproc/preproc_judged.py --input_files", submissions, files["sampled"], "--responses programs")
+    made_by = ("--output_dir", groups, f"--group_size {scale.group} --prompts program --model_name", base)
+    seeded = f"--max_tokens 1024 --validation_share 0 --seed {arguments.seed}"
+    lines.add("groups", purpose, *judged, *made_by, seeded, makes=[groups / "train.jsonl"])
     for row in (SFT, OFFLINE):
         settings = f"{_OFFLINE} data.train_batch_size={scale.groups}"
-        lines.train_offline(f"{row.slug}_training", row.slug, at / "groups", base, _run(at, row), settings)
+        lines.train_offline(f"{row.slug}_training", row.slug, groups, base, _run(at, row), settings)
     for row in (BASE, SFT, OFFLINE):
         measure(row)
     lines.rows("ft_rows", "single", files["train"], files["mbpp_prompt"], at / "ft_rows", models[SFT], cut)
@@ -214,14 +207,13 @@ def study(arguments: Arguments) -> Study:
     chosen = {"--model": arguments.model, "--limit": limit, "--page": arguments.page}
     again += [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
     lines = plan(folder, arguments, scale)
-    lines.add("table", "Write the table.", "{again} --table", page, again=tuple(again))
+    lines.add("table", "Write the table.", tuple(again), "--table", makes=[page])
     model = [] if arguments.model is None else [arguments.model]
     return Study(
         "real model",
         folder,
         {"seed": arguments.seed, "limit": limit, "model": str(arguments.model) if model else None},
         tuple(lines.steps),
-        shlex.join(again),
         f"done: {page}, and {folder / 'report'}",
         inputs=(arguments.mbpp, *model),
         made_by="the download of it, and name it by --mbpp or --model: run that",
@@ -238,7 +230,7 @@ def table_of(folder: Path) -> Table:
     runs = {row: read_run(row.name, folder / row.slug) for row in rows}
     check_comparable(list(runs.values()))
     absent = [row.name for row in ROWS if row not in rows]
-    last = f"after {len(runs[BASE].metrics) - 1} rounds"
+    last = len(runs[BASE].metrics) - 1
     return Table(
         "real_model",
         f"Pass@1 in % on {len(runs[BASE].problems)} problems, one program for each, with its 95 % interval over"
@@ -246,26 +238,31 @@ def table_of(folder: Path) -> Table:
         " interval leaves zero out). Minutes and generated tokens are those of training and of making its data, those"
         " of the rows before included, without starts of services. Each row is one run, and nothing is known of others."
         + (f" Not measured yet: {', '.join(absent)}." if absent else ""),
-        ["", "from", "first program", "gain", last, "gain", "steps", "minutes", "tokens", "tokens of evaluation"],
-        [[row.name, *_figures(runs, row), *_spent(folder, row), f"{_tokens(runs[row]):,}"] for row in rows],
+        [
+            *("", "from", "first program", "gain", f"after {last} rounds", "gain"),
+            *("steps", "minutes", "tokens", "tokens of evaluation"),
+        ],
+        [
+            [
+                *(row.name, row.start.name if row.start else ""),
+                *(cell for turn in (0, last) for cell in _reached(runs.get(row.start or row), run, turn)),
+                *(*_spent(folder, row), f"{_tokens(run):,}"),
+            ]
+            for row, run in runs.items()
+        ],
         ("row", "turn", "pass_at_1", "lower", "upper"),
         [(run.name, one.turn, one.pass_at_1, *one.interval) for run in runs.values() for one in run.metrics],
     )
 
 
-def _figures(runs: dict[Row, Run], row: Row) -> list[str]:
-    """The row that it starts from, and Pass@1 and its difference to that row, at the first and at the last turn."""
-    start, run = runs.get(row.start) if row.start else None, runs[row]
-    cells = [row.start.name if row.start else ""]
-    for turn in (0, len(run.metrics) - 1):
-        reached = run.metrics[turn]
-        cells.append(f"{100 * reached.pass_at_1:.1f} ({_interval(reached.interval)})")
-        if start is None:
-            cells.append("")
-            continue
-        change = change_between(start, turn, run, turn)
-        cells.append(f"{100 * change.difference:+.1f}{'*' if change.clear else ''} ({_interval(change.interval)})")
-    return cells
+def _reached(start: Run | None, run: Run, turn: int) -> tuple[str, str]:
+    """Pass@1 at a turn, and its difference to the run of the row that training starts from, if that is another one."""
+    reached = run.metrics[turn]
+    share = f"{100 * reached.pass_at_1:.1f} ({_interval(reached.interval)})"
+    if start is None or start is run:
+        return share, ""
+    change = change_between(start, turn, run, turn)
+    return share, f"{100 * change.difference:+.1f}{'*' * change.clear} ({_interval(change.interval)})"
 
 
 def _interval(bounds: tuple[float, float]) -> str:
@@ -280,13 +277,11 @@ def _spent(folder: Path, row: Row) -> list[str]:
     if "submissions" in data:
         records = read_records(folder / "submissions.jsonl")
         tokens += sum(sum(filter(None, record["completion_tokens"])) for record in records)
-    for origin in row.origins:
-        run = _run(folder, origin)
+    for run in (_run(folder, origin) for origin in row.origins):
         trained = [metrics for step, metrics in read_metrics(run) if step > 0]
-        prompts, samples = batch_of(run)
         steps += len(trained)
         seconds += training_seconds(run, len(trained))
-        tokens += sum(prompts * samples * metrics.get("response_length/mean", 0.0) for metrics in trained)
+        tokens += math.prod(batch_of(run)) * sum(metrics.get("response_length/mean", 0.0) for metrics in trained)
     return [f"{steps}", f"{seconds / 60:.0f}", f"{tokens:,.0f}"]
 
 
@@ -300,7 +295,7 @@ def main(arguments: Arguments) -> int:
     if not arguments.table:
         return arguments.carry_out(planned)
     [page] = planned.steps[-1].files
-    write_page(page, text_around(page, MODULE), [("Results", table_of(planned.folder))], {})
+    write_page(page, MODULE, [("Results", table_of(planned.folder))])
     return 0
 
 

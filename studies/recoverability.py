@@ -21,7 +21,6 @@ and bad beginnings do not pass for costly mistakes. It has limits:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -30,30 +29,16 @@ from cobalt.rollout.metrics import bootstrap_interval
 from studies.seeds import Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Recoverability:
-    """The estimate at one turn.
-
-    Attributes:
-        turn: The turn of the program.
-        problems: Problems with right and wrong programs at that turn after the same beginning, which the estimate is
-            about. A problem with several such beginnings counts once, with their mean.
-        next_after_right: Share of right programs at the next turn after a right one, the mean over these problems.
-        next_after_wrong: The same after a wrong one.
-        advantage: A(t), by the later turns of the trajectories.
-    """
-
-    turn: int
-    problems: int
-    next_after_right: float
-    next_after_wrong: float
-    advantage: Estimate
-
-
-def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
+def recoverability(evaluations: Sequence[Path]) -> list[tuple[int, int, float, float, Estimate]]:
     """The estimate at each turn but the last one; turns at which no problem has both outcomes are left out.
 
     The files have evaluated trajectories, several for each problem. Raises UserError if one cannot be read.
+
+    Returns:
+        The turn; the problems with right and wrong programs at that turn after the same beginning, which the estimate
+        is about; the share of right programs at the next turn after a right one and after a wrong one, as the mean over
+        these problems; and A(t), by the later turns. A problem with several such beginnings counts once, with their
+        mean.
     """
     by_turn: dict[int, list[tuple[float, ...]]] = {}
     for path in evaluations:
@@ -69,7 +54,7 @@ def recoverability(evaluations: Sequence[Path]) -> list[Recoverability]:
     for turn, rows in sorted(by_turn.items()):
         after_right, after_wrong, advantages = zip(*rows, strict=True)
         estimate = Estimate(fmean(advantages), *bootstrap_interval(advantages))
-        estimates.append(Recoverability(turn, len(rows), fmean(after_right), fmean(after_wrong), estimate))
+        estimates.append((turn, len(rows), fmean(after_right), fmean(after_wrong), estimate))
     return estimates
 
 

@@ -91,16 +91,17 @@ def moves_table(evaluations: Mapping[str, Sequence[Path]]) -> Table:
     cells, data = [], []
     fewest = sys.maxsize
     for method, files in evaluations.items():
-        into = moves(files)
-        fewest = min(fewest, *(count for move in into for count in (move.wrong, move.right)))
-        rates = [(move.repair_rate, move.repeat_rate, move.stay_right_rate) for move in into]
-        cells.append(
-            [method, *(" / ".join("n/a" if r is None else f"{100 * r:.1f}" for r in three) for three in rates)]
-        )
-        for turn, move in enumerate(into, 1):
-            stays = move.stay_right_rate
-            spoilt = None if stays is None else 1 - stays
-            data.append((method, turn, move.wrong, move.repair_rate, move.repeat_rate, move.right, stays, spoilt))
+        shown = [method]
+        for turn, move in enumerate(moves(files), 1):
+            fewest = min(fewest, move["wrong"], move["right"])
+            pairs = (("repaired", "wrong"), ("repeated", "wrong"), ("stayed", "right"))
+            rates = [move[part] / move[whole] if move[whole] else None for part, whole in pairs]
+            shown.append(" / ".join("n/a" if rate is None else f"{100 * rate:.1f}" for rate in rates))
+            *others, stays = rates
+            data.append(
+                (method, turn, move["wrong"], *others, move["right"], stays, stays if stays is None else 1 - stays)
+            )
+        cells.append(shown)
     turns = range(1, max(len(row) for row in cells))
     return Table(
         "moves",
@@ -148,12 +149,12 @@ def recoverability_table(collections: Mapping[str, Sequence[Path]]) -> Table:
     """The estimate of one-step recoverability for each collection, by turn."""
     cells, data = [], []
     for name, files in collections.items():
-        for row in recoverability(files):
-            a, rates = row.advantage, (row.next_after_right, row.next_after_wrong)
-            advantage = f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})"
+        for turn, problems, *rates, a in recoverability(files):
             shares = [f"{100 * rate:.1f}" for rate in rates]
-            cells.append([f"{name}, turn {row.turn}", str(row.problems), *shares, advantage])
-            data.append((name, row.turn, row.problems, *rates, a.mean, a.lower, a.upper))
+            cells.append(
+                [f"{name}, turn {turn}", str(problems), *shares, f"{a.mean:.2f} ({a.lower:.2f} to {a.upper:.2f})"]
+            )
+            data.append((name, turn, problems, *rates, a.mean, a.lower, a.upper))
     return Table(
         "recoverability",
         "The advantage of a wrong program over a right one of the same problem: -1 if a mistake costs its own turn"

@@ -8,14 +8,15 @@ difference (its world, seed model, training and sampling), an interval over the 
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from operator import add
 from pathlib import Path
 
 from cobalt.episode.record import read_trajectories
-from cobalt.report.runs import Run
+from cobalt.report.comparison import check_comparable
+from cobalt.report.runs import Run, read_run
 from cobalt.rollout.metrics import bootstrap_interval
 
 SeedRuns = Mapping[int, Run]
@@ -45,41 +46,15 @@ class Estimate:
         return self.lower > 0 or self.upper < 0
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """How often the outcome of a program changes from one turn to the next, counted over trajectories.
+def read_runs(folders: Mapping[str, Mapping[int, Path]]) -> dict[str, dict[int, Run]]:
+    """The evaluated runs of each method, from their folders by seed.
 
-    Attributes:
-        wrong: Programs that fail a hidden test, and are followed by another.
-        repaired: Those of them that are followed by one that passes every hidden test.
-        repeated: Those of them that are followed by the same program.
-        right: Programs that pass every hidden test, and are followed by another.
-        stayed: Those of them that are followed by one that passes, too.
+    Raises UserError if a run is missing or cannot be read, or those of a seed cannot be compared.
     """
-
-    wrong: int = 0
-    repaired: int = 0
-    repeated: int = 0
-    right: int = 0
-    stayed: int = 0
-
-    def __add__(self, other: "Moves") -> "Moves":
-        return Moves(*map(add, astuple(self), astuple(other)))
-
-    @property
-    def repair_rate(self) -> float | None:
-        """Share of the wrong programs that are repaired; None where there is none."""
-        return self.repaired / self.wrong if self.wrong else None
-
-    @property
-    def repeat_rate(self) -> float | None:
-        """Share of the wrong programs that are written again; None where there is none."""
-        return self.repeated / self.wrong if self.wrong else None
-
-    @property
-    def stay_right_rate(self) -> float | None:
-        """Share of the right programs that stay right; None where there is none. The rest is the spoil rate."""
-        return self.stayed / self.right if self.right else None
+    runs = {name: {seed: read_run(name, run) for seed, run in by_seed.items()} for name, by_seed in folders.items()}
+    for seed in next(iter(runs.values())):
+        check_comparable([by_seed[seed] for by_seed in runs.values()])
+    return runs
 
 
 def pooled(runs: SeedRuns, turn: int) -> Estimate:
@@ -120,22 +95,26 @@ def sign_known(problems: Estimate, runs: Estimate | None) -> bool:
     return runs is not None and runs.upper - runs.lower > _ROUNDING and problems.clear and runs.clear
 
 
-def moves(evaluations: Sequence[Path]) -> list[Moves]:
-    """The moves into each turn after the first one, over the evaluated trajectories of some files.
+def moves(evaluations: Sequence[Path]) -> list[Counter[str]]:
+    """The moves into each turn after the first one, counted over the evaluated trajectories of some files.
+
+    Each has the `wrong` programs of the turn before, which fail a hidden test, and those of them that are followed by
+    one that passes every hidden test (`repaired`) or by the same program (`repeated`); and the `right` programs, and
+    those of them that are followed by one that passes, too (`stayed`).
 
     Raises UserError if a file cannot be read.
     """
-    into: list[Moves] = []
+    into: list[Counter[str]] = []
     for path in evaluations:
         for trajectory in (trajectory for group in read_trajectories(path) for trajectory in group.trajectories):
-            into += [Moves()] * (len(trajectory.turns) - 1 - len(into))
-            for index, (before, after) in enumerate(pairwise(trajectory.turns)):
-                solved = int(after.hidden_pass_rate == 1)
+            into += [Counter() for _ in range(len(trajectory.turns) - 1 - len(into))]
+            for count, (before, after) in zip(into, pairwise(trajectory.turns), strict=False):
+                solved = after.hidden_pass_rate == 1
                 if before.hidden_pass_rate == 1:
-                    into[index] += Moves(right=1, stayed=solved)
+                    count.update(right=1, stayed=solved)
                 else:
-                    repeated = int(before.program is not None and before.program == after.program)
-                    into[index] += Moves(wrong=1, repaired=solved, repeated=repeated)
+                    same = before.program is not None and before.program == after.program
+                    count.update(wrong=1, repaired=solved, repeated=same)
     return into
 
 

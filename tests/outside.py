@@ -154,7 +154,7 @@ def _commands_with_help():
     for name in names:
         yield f"cobalt {name}", ["cobalt", *name.split()]
     for name in ("sample", "repair"):  # a proprietary model has other flags
-        yield f"cobalt {name} --model MODEL", ["cobalt", name, "--model", "MODEL"]
+        yield f"cobalt {name} --model_name MODEL", ["cobalt", name, "--model_name", "MODEL"]
     for script in sorted([*ROOT.glob("*.py"), *ROOT.glob("preproc/*.py")]):
         name = str(script.relative_to(ROOT))
         if name not in APPS.values() and name != "preproc/start.py":

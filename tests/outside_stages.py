@@ -106,7 +106,7 @@ STAGES = (
         "--prompts pocket",
         sandbox=True,
     ),
-    Stage("mbpp", "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl", "--challenge_tests"),
+    Stage("mbpp", "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl", "--solutions"),
     Stage("livecodebench", "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl", "--paper_mode"),
     Stage(
         "groups of CodeNet",

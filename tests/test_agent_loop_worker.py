@@ -55,7 +55,7 @@ def rows(monkeypatch):
 
     from cobalt_verl.agent_loops.worker import RewardingWorker
 
-    def put(outputs, reward, handles=()):
+    def put(outputs, reward):
         puts = []
 
         async def keep(keys, fields, tags, partition_id):
@@ -64,7 +64,7 @@ def rows(monkeypatch):
         monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", keep)
         worker = object.__new__(RewardingWorker)
         worker.processor, worker.distillation_enabled, worker.mm_processor_kwargs = None, False, {}
-        worker.reward_loop_worker_handles, worker.reward_function = list(handles), reward
+        worker.reward_loop_worker_handles, worker.reward_function = [], reward
         worker.tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: f"text of {ids}")
         asyncio.run(asyncio.wait_for(worker._agent_loop_postprocess(outputs, validate=False, **FIELDS), 10))
         [result] = puts
@@ -93,14 +93,3 @@ def test_a_reward_of_the_loop_itself_stays(rows):
     _, keys, fields = rows([output_of([7]), output_of([8, 9], reward=0.25)], None)
     assert keys == ["u_3_0", "u_3_1"]
     assert [scores.tolist() for scores in fields["rm_scores"]] == [[0.25], [0.0, 0.25]]
-
-
-def test_processes_for_rewards_are_asked_if_there_are_some(rows):
-    class Process:
-        async def answer(self, data):
-            return {"reward_score": 0.125, "reward_extra_info": {"acc": 1.0}}
-
-        compute_score = property(lambda self: SimpleNamespace(remote=self.answer))
-
-    _, _, fields = rows(output_of([8, 9]), None, handles=[Process()])
-    assert fields["rm_scores"][0].tolist() == [0.0, 0.125]

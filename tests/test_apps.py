@@ -77,15 +77,6 @@ async def test_rows_of_other_difficulties_and_without_tests_are_left_out_and_cou
     assert sum(summary["left out"].values()) == 3
 
 
-async def test_half_of_a_surrogate_pair_leaves_a_row_out_or_refuses_the_file_of_apps_plus(tmp_path):
-    problems, summary = await converted(tmp_path, [row(0), row(1, tests={"inputs": ["\ud800"], "outputs": ["1"]})])
-    assert [problem.id for problem in problems] == ["APPS/0"]
-    assert sum(summary["left out"].values()) == 1
-    (tmp_path / "plus").mkdir()
-    with pytest.raises(UserError, match=r"rows\.json: .*surrogate"):
-        await converted(tmp_path / "plus", [PLUS | {"inputs": ["\ud800"]}], data_set="apps_plus")
-
-
 PLUS = {
     "question": "Print a square.",
     "difficulty": "interview",

@@ -10,7 +10,6 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.stage.errors import UserError
 from studies import divergence
-from studies.divergence import read_kl
 
 
 @pytest.fixture
@@ -32,7 +31,6 @@ def test_a_policy_has_not_moved_from_itself_and_has_after_a_change(seed_model, g
         arguments = divergence.Arguments(str(seed_model), str(policy), groups, result)
         assert divergence.main(arguments) == divergence.main(arguments) == 0
         found[policy] = json.loads(result.read_bytes())
-        assert read_kl(result) == found[policy]["kl"]
     assert found[seed_model]["kl"] == 0 < found[moved]["kl"]
     assert found[moved]["responses"] == 9 and found[moved]["tokens"] > 9
     other = divergence.Arguments(str(moved), str(moved), groups, tmp_path / "moved.json")
@@ -50,10 +48,3 @@ def test_policies_whose_tokenizers_differ_are_refused(seed_model, groups, tmp_pa
         file.unlink()
     with pytest.raises(UserError, match="make different tokens"):
         divergence.main(divergence.Arguments(str(seed_model), str(other), groups, tmp_path / "kl.json"))
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kl": null}', '{"kl": "a"}', "\xff"])
-def test_a_file_that_is_no_result_is_refused(tmp_path, content):
-    (tmp_path / "kl.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(UserError, match="is not a result"):
-        read_kl(tmp_path / "kl.json")

@@ -24,6 +24,7 @@ def gradient():
     from tensordict import TensorDict
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from verl.utils import tensordict_utils
+    from verl.utils.torch_functional import entropy_from_logits
     from verl.workers.config import FSDPActorConfig
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
     from verl.workers.engine.utils import prepare_micro_batches
@@ -68,15 +69,16 @@ def gradient():
         kind = shared_prompts.SharedPromptEngine if engine == OWN else FSDPEngineWithLMHead
         bare = kind.__new__(kind)  # the two methods below need no more of an engine than this
         bare.pad_to_length, bare.use_ulysses_sp = None, False
-        bare.engine_config = SimpleNamespace(entropy_checkpointing=False)
+        bare.compute_entropy_from_logits = entropy_from_logits
+        bare.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
         loss_function = ppo_loss if loss_agg == "mini_batch" else micro_batch_loss
         actor = FSDPActorConfig(
             strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, ppo_mini_batch_size=len(LENGTHS),
-            use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="mse",
+            use_kl_loss=True, kl_loss_coef=0.1, kl_loss_type="mse", entropy_coeff=0.1,
         )  # fmt: skip
         data = TensorDict({name: nested(rows) for name, rows in fields.items()}, batch_size=len(LENGTHS))
         tensordict_utils.assign_non_tensor(
-            data, temperature=1.0, calculate_entropy=False, use_remove_padding=engine == PACKED, dp_size=1,
+            data, temperature=0.7, calculate_entropy=True, use_remove_padding=engine == PACKED, dp_size=1,
             global_batch_size=len(LENGTHS), batch_num_tokens=sum(size for _, size in LENGTHS), **batches,
         )  # fmt: skip
         parts, _ = prepare_micro_batches(data)

@@ -90,17 +90,6 @@ async def test_a_response_has_its_thinking_as_the_model_wrote_it(tmp_path, form,
     assert body.get("stop_token_ids") == ([ENDS[form](make_tokenizer(form))] if form else None)
 
 
-async def test_the_room_that_a_prompt_leaves_is_asked_for_and_a_prompt_without_room_is_not_sent(tmp_path):
-    tokens = len(make_tokenizer("qwen3").apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"])
-    for limit, asked in ((tokens + 50, [50, 50]), (tokens + 9, [9, 9]), (tokens, [])):
-        models = [{"id": "m", "max_model_len": limit}]
-        async with foreign(answer(), models=models, model=save_policy(tmp_path, "qwen3")) as (engine, provider):
-            made = await engine.generate(CHAT, TWO, CALL)
-        assert [body["max_tokens"] for body in bodies(provider)] == asked
-        assert {completion.finish_reason for completion in made} == {"stop" if asked else "prompt_too_long"}
-        assert len(made) == 2
-
-
 def limited(room):
     """Answers as vLLM does where a prompt leaves `room` tokens."""
 
@@ -114,10 +103,12 @@ def limited(room):
 
 
 @pytest.mark.parametrize("room", [20, 0])
-async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(room):
-    async with foreign(limited(room)) as (engine, provider):
+async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(tmp_path, room):
+    async with foreign(limited(room), model=save_policy(tmp_path, "qwen3")) as (engine, provider):
         made = await engine.generate(CHAT, TWO, CALL)
-    assert [completion.finish_reason for completion in made] == ["stop" if room else "prompt_too_long"] * 2
+    length = len(make_tokenizer("qwen3").apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"])
+    expected = ("stop", 10) if room else ("prompt_too_long", length)
+    assert [(completion.finish_reason, completion.prompt_tokens) for completion in made] == [expected] * 2
     assert ["max_tokens" in request["body"] for request in provider.requests][-2:] == [False, False]
     assert room or "context length" in made[0].message
 

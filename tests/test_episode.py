@@ -23,9 +23,9 @@ def episode_of(turns, *, enable_thinking=True):
     return Episode(OPENING, PROBLEM.public_tests, PROMPTS, turns=turns, enable_thinking=enable_thinking)
 
 
-@given(OUTCOMES)
-def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(outcomes):
-    episode = episode_of(len(outcomes))
+@given(OUTCOMES, st.booleans())
+def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(outcomes, enable_thinking):
+    before, episode = list(OPENING), episode_of(len(outcomes), enable_thinking=enable_thinking)
     for number, passing in enumerate(outcomes, 1):
         assert not episode.done
         turn = episode.observe(Turn(RESPONSE, "stop", cost=0.5), result_of(*passing))
@@ -40,22 +40,10 @@ def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(o
         )
         assert episode.done == (number == len(outcomes))
         assert sum(f"test {place} fails" in shown for place in (0, 1)) == (not all(passing))
-        assert episode.messages[-1] == {"role": "user", "content": shown}
+        answer = {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
+        assert episode.messages[-2:] == [answer, {"role": "user", "content": shown}]
         assert len(episode.messages) == len(OPENING) + 2 * number
-
-
-@pytest.mark.parametrize("enable_thinking", [True, False])
-def test_the_history_keeps_what_the_rule_for_it_says(enable_thinking):
-    episode = episode_of(1, enable_thinking=enable_thinking)
-    episode.observe(Turn(RESPONSE), result_of(False, True))
-    assert episode.messages[: len(OPENING)] == OPENING
-    assert episode.messages[-2] == {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
-
-
-def test_an_episode_leaves_the_messages_it_began_with_alone():
-    before = list(OPENING)
-    episode_of(1).observe(Turn(RESPONSE), result_of(True, True))
-    assert before == OPENING
+    assert episode.messages[: len(OPENING)] == OPENING == before
 
 
 def test_an_episode_that_is_done_takes_no_further_response():

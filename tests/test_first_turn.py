@@ -7,7 +7,6 @@ import pytest
 from support import FakeEngine, FakeJudge, square_problem, write_lines
 from test_rollout import SETTINGS
 
-from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import load_prompts
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.rollout.multi_turn import RepairSettings, number_of_samples, repair
@@ -126,18 +125,12 @@ async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_k
     assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["single.run.json"]
 
 
-async def test_a_replay_generates_nothing_and_may_have_any_settings(single):
-    write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)])
-    engine = ReplayEngine(single.with_name("r.jsonl"), 2)
-    await continued(single, engine=engine, settings=SETTINGS | {"temperature": 1.0})
-    assert read_records(single.with_name("multi.jsonl"))[0]["raw_responses"][1] == ["c", "d"]
-
-
 async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(single):
-    write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"]]} for i in (0, 1)])
+    short = write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"]]} for i in (0, 1)])
+    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=short)
     with pytest.raises(UserError, match="1 turns, and 2"):
-        await continued(single, engine=ReplayEngine(single.with_name("r.jsonl"), 2))
-    assert not single.with_name("multi.jsonl").exists()
+        await repair(given, judge=FakeJudge(True))
+    assert not given.output_file.exists()
 
 
 @pytest.mark.parametrize(
@@ -155,12 +148,12 @@ def test_the_inputs_number_of_samples_wins_and_another_one_is_refused(recorded, 
         number_of_samples(Path("s.jsonl"), recorded, wanted)
 
 
-async def test_a_replay_without_n_has_the_inputs_number_of_samples(single):
+async def test_a_replay_may_have_any_settings_and_without_n_has_the_inputs_number_of_samples(single):
     recorded = [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)]
     replayed = write_lines(single.with_name("r.jsonl"), recorded)
-    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=replayed)
+    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, temperature=1.0, replay_file=replayed)
     assert not (await repair(given, judge=FakeJudge(True))).failed
-    assert [len(record["raw_responses"][1]) for record in read_records(given.output_file)] == [2, 2]
+    assert [record["raw_responses"][1] for record in read_records(given.output_file)] == [["c", "d"]] * 2
 
 
 @pytest.mark.parametrize(("run", "settings"), [(sample, SampleSettings), (repair, RepairSettings)])

@@ -12,58 +12,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chat_tokenizers import save_policy
-from support import executable, scripts_alone, square_problem, trajectory_record, write_lines
+from support import executable, scripts_alone, trajectory_record, write_lines
 
 from cobalt.stage.errors import InfrastructureError, UserError
 from studies import gpu_report as gpu
-from studies import gpu_smoke, quickstart
+from studies import quickstart
 from studies.dry_run import dry_run
 
 METRICS = Path(__file__).parent / "data" / "gpu_smoke" / "metrics.jsonl"
 
 
-def recorded():
-    """The metrics of the recorded run's two steps of training."""
-    lines = [json.loads(line)["metrics"] for line in METRICS.read_text().splitlines()]
-    return [metrics for metrics in lines if "timing_s/step" in metrics]
+def study_of(model=None, **flags):
+    return quickstart.study(quickstart.Arguments(profile="gpu-smoke", model=model, **flags))
 
 
 # --- the plan
 
 
-@pytest.mark.parametrize("model", [None, "Qwen/Qwen3-0.6B"])
-def test_the_plan_has_every_part_of_the_method_and_ends_with_the_report(model):
-    planned = gpu_smoke.study(None, 0, model)
-    names = [step.name for step in planned.steps]
-    parts = ["ft_training", "ft_collection", "prompts", "cobalt_rows", "cobalt_training", "cobalt_evaluation"]
-    assert [name for name in names if name in parts] == parts
-    assert names[-1] == "gpu_report" and planned.steps[-1].shown
-    assert ("base_model" in names) == (model is not None)
-    [ft, cobalt] = [step.training for step in planned.steps if step.training]
-    assert (ft.scale, cobalt.scale) == (gpu_smoke.PROFILE,) * 2
-    assert cobalt.model == str(ft.output_dir / "model")
-
-
 def test_a_model_of_the_hub_does_not_think_in_collection_cutting_and_training():
-    planned = gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B")
+    planned = study_of("Qwen/Qwen3-0.6B")
     for step in planned.steps:
         line = " ".join(step.command)
         if step.training:
             assert "+data.apply_chat_template_kwargs.enable_thinking=false" in step.training.overrides
+            assert step.training.scale == "gpu-smoke"
         elif step.services or "preproc/" in line:
             assert "--chat_template_thinking off" in line
-
-
-def test_a_model_in_a_folder_is_taken_from_there_and_a_folder_without_a_model_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    planned = gpu_smoke.study(tmp_path / "out", 0, str(tmp_path))
-    assert planned.inputs == (tmp_path,)
-    [ft, _] = [step.training for step in planned.steps if step.training]
-    assert ft.model == str(tmp_path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(UserError, match="config.json"):
-        gpu_smoke.study(tmp_path / "out", 0, str(tmp_path))
 
 
 def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
@@ -73,6 +47,17 @@ def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
     world = build_pocket_world(tmp_path, 0, sizes, open_share=0.5, problems_only=True)
     assert len(world.train.read_text().splitlines()) == 2
     assert not world.model.exists()
+
+
+def test_a_model_in_a_folder_is_taken_from_there_if_there_is_one(tmp_path):
+    with pytest.raises(UserError, match="config.json"):
+        study_of(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    planned = study_of(str(tmp_path))
+    assert planned.inputs == (tmp_path,)
+    assert planned.steps[-1].name == "gpu_report" and planned.steps[-1].shown
+    [ft, cobalt] = [step.training for step in planned.steps if step.training]
+    assert (ft.model, cobalt.model) == (str(tmp_path), str(ft.output_dir / "model"))
 
 
 @pytest.mark.parametrize(
@@ -96,47 +81,20 @@ def test_flags_that_contradict_the_profile_are_refused(flags):
 def test_a_dry_run_shows_every_command_and_checks_both_configurations(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     shown = []
-    planned = replace(gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B", 4), root=tmp_path)
+    planned = replace(study_of("Qwen/Qwen3-0.6B", gpus=4), root=tmp_path)
     dry_run(planned, shown.append)
     assert [text.split()[1] for text in shown] == [f"{step.name}:" for step in planned.steps]
     for step, text in zip(planned.steps, shown, strict=True):
         assert step.command[-1] in text
-    checked = [record.getMessage() for record in caplog.records if "4 GPUs;" in record.getMessage()]
+    checked = [record.getMessage() for record in caplog.records if "4 x cuda" in record.getMessage()]
     assert ["ft_training" in checked[0], "cobalt_training" in checked[1], len(checked)] == [True, True, 2]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_that_are_there(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
-    def planned(*overrides):
-        whole = gpu_smoke.study(None, 0, None)
-        [step] = [step for step in whole.steps if step.name == "ft_training"]
-        training = replace(step.training, overrides=(*step.training.overrides, *overrides))
-        return replace(whole, root=tmp_path, steps=(replace(step, training=training, needs=()),))
-
-    for path in (tmp_path / "runs/gpu_smoke/ft_data", tmp_path / "pocket/gpu_smoke_seed0/model"):
-        path.mkdir(parents=True)
-    save_policy(tmp_path / "pocket/gpu_smoke_seed0/model", "qwen3")
-    with pytest.raises(UserError, match=r"step ft_training: .*train\.parquet"):
-        dry_run(planned(), lambda text: None)
-    row = {
-        "data_source": "d", "prompt": [{"role": "user", "content": "u"}],
-        "reward_model": {"style": "rule", "ground_truth": square_problem(0)["test_cases"]},
-        "extra_info": {"index": 0, "prev_best_pass_rate": 0.0},
-    }  # fmt: skip
-    for split in ("train", "validation"):
-        file = tmp_path / "runs/gpu_smoke/ft_data" / f"{split}.parquet"
-        parquet.write_table(pyarrow.Table.from_pylist([row] * 16), file)
-    dry_run(planned(), lambda text: None)
-    with pytest.raises(UserError, match="step ft_training: .*GPUs"):
-        dry_run(planned("trainer.n_gpus_per_node=3"), lambda text: None)
-
-
-@pytest.mark.slow
-def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installed(tmp_path, monkeypatch):
+def test_a_dry_run_names_the_step_whose_configuration_is_wrong_and_checks_rows_and_models_that_are_there(
+    tmp_path, monkeypatch
+):
     from transformers import Qwen3Config
 
     from cobalt.training import installed, machine
@@ -144,56 +102,28 @@ def test_a_dry_run_finds_what_does_not_fit_and_an_attention_that_is_not_installe
     monkeypatch.setattr(machine, "visible_gpus", list)
     monkeypatch.setattr(installed, "package_version", lambda package: "" if package == "flash-attn" else "1")
     Qwen3Config(architectures=["Qwen3ForCausalLM"], vocab_size=1000).save_pretrained(tmp_path / "base")
-    planned = replace(gpu_smoke.study(None, 0, str(tmp_path / "base")), root=tmp_path)
-
-    def with_setting(setting):
-        steps = [replace(step, training=None) if step.name == "cobalt_training" else step for step in planned.steps]
-        place = [step.name for step in steps].index("ft_training")
-        training = replace(steps[place].training, overrides=(*steps[place].training.overrides, setting))
-        steps[place] = replace(steps[place], training=training)
-        return replace(planned, steps=tuple(steps))
-
-    with pytest.raises(UserError, match="step ft_training: .*GPU, .*--force"):
-        dry_run(with_setting("cobalt.gpu_memory_gib=2"), lambda text: None)
-    flash = "+actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2"
-    with pytest.raises(UserError, match="step ft_training: .*flash-attn"):
-        dry_run(with_setting(flash), lambda text: None)
+    whole = replace(study_of(str(tmp_path / "base")), root=tmp_path)
+    [step] = [step for step in whole.steps if step.name == "ft_training"]
+    attention = "+actor_rollout_ref.model.override_config.attn_implementation"
+    for setting, needs, named in (
+        ("trainer.n_gpus_per_node=3", step.needs, "GPUs"),
+        ("cobalt.gpu_memory_gib=2", step.needs, "--force"),
+        (f"{attention}=flash_attention_2", step.needs, "flash-attn"),
+        ("data.seed=0", (), "weights"),
+    ):
+        training = replace(step.training, overrides=(*step.training.overrides, setting))
+        planned = replace(whole, steps=(replace(step, training=training, needs=needs),))
+        with pytest.raises(UserError, match=f"step ft_training: .*({named})"):
+            dry_run(planned, lambda text: None)
 
 
 # --- the report
 
 
-def test_the_figures_of_a_training_run_are_those_of_its_metrics(tmp_path):
-    shutil.copy(METRICS, tmp_path / "metrics.jsonl")
-    figures = gpu.training_figures(tmp_path)
-    first, last = recorded()
-    assert figures.steps == 1, "the first step compiles"
-    by_name = {phase.name: phase for phase in figures.phases}
-    assert by_name["update"] == gpu.Phase("update", last["timing_s/update_actor"], 548, "prompts and responses")
-    generation = by_name["generation, with the judge"]
-    assert generation.tokens == 8 * 37.75, "eight samples of this length"
-    assert generation.rate == pytest.approx(302 / last["timing_s/gen"])
-    assert by_name["weights to vLLM"].rate is None
-    worst = max(metrics["training/rollout_probs_diff_max"] for metrics in (first, last))
-    assert figures.agreement["largest difference"] == worst
-    assert figures.agreement["correlation"] == min(
-        metrics["training/rollout_actor_probs_pearson_corr"] for metrics in (first, last)
-    )
-    divergences = [metrics["rollout_corr/kl"] for metrics in (first, last)]
-    assert figures.agreement["KL(vLLM, actor), nats a token"] == max(divergences, key=abs)
-    peak = max(metrics["actor/perf/max_memory_reserved_gb"] for metrics in (first, last))
-    assert figures.memory["actor, reserved by torch"] == peak
-
-
-def test_a_run_of_one_step_is_timed_by_it_and_one_without_the_actors_log_probs_has_no_agreement(tmp_path):
-    metrics = {k: v for k, v in recorded()[0].items() if "rollout_" not in k and "old_log_prob" not in k}
-    write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "metrics": metrics}])
-    figures = gpu.training_figures(tmp_path)
-    assert (figures.steps, figures.agreement) == (1, {})
-    assert "log-probs of the actor" not in {phase.name for phase in figures.phases}
-    write_lines(tmp_path / "metrics.jsonl", [{"step": 0, "metrics": {"val-core/pocket/acc/mean@1": 0.0}}])
-    with pytest.raises(UserError, match="no step of training"):
-        gpu.training_figures(tmp_path)
+def recorded():
+    """The metrics of the recorded run's two steps of training."""
+    lines = [json.loads(line)["metrics"] for line in METRICS.read_text().splitlines()]
+    return [metrics for metrics in lines if "timing_s/step" in metrics]
 
 
 @pytest.fixture
@@ -217,6 +147,7 @@ def study(tmp_path):
 
 
 def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path, monkeypatch, capsys):
+    """Of the recorded run's two steps the first one compiles, and is not timed."""
     executable(tmp_path / "nvidia-smi", "echo 'NVIDIA X, 81559 MiB, 9.0, 580.1'")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     samples = tmp_path / "memory.csv"
@@ -224,11 +155,19 @@ def test_the_page_has_versions_steps_phases_agreement_and_memory(study, tmp_path
     page = tmp_path / "page.md"
     assert gpu.main(gpu.Arguments(study, page, samples)) == 0
     text = page.read_text()
+    first, last = recorded()
+    worst = max(metrics["training/rollout_probs_diff_max"] for metrics in (first, last))
+    least = min(metrics["training/rollout_actor_probs_pearson_corr"] for metrics in (first, last))
+    divergence = max((metrics["rollout_corr/kl"] for metrics in (first, last)), key=abs)
     for part in (
         "NVIDIA X, 81559 MiB, 9.0, 580.1", "| flash-attn | ", "| vllm | ", "some/model, seed 7", "3.0 GiB",
-        "| base_evaluation | 10.0 | 100 (responses) | 10 |", "## Training run ft_training", "| largest difference | ",
-        "| generation, with the judge | 0.8 | 302 (responses) | 399 |", "| actor, reserved by torch | 0.7 |",
-        "| difference of a response's mean log-prob, nats | ", "| KL(vLLM, actor), nats a token | ",
+        "| base_evaluation | 10.0 | 100 (responses) | 10 |", "## Training run ft_training", "Sums over 1 steps",
+        # Eight samples of 37.75 tokens on the average.
+        f"| generation, with the judge | {last['timing_s/gen']:.1f} | 302 (responses) | 399 |",
+        f"| update | {last['timing_s/update_actor']:.1f} | 548 (prompts and responses) |",
+        f"| weights to vLLM | {last['timing_s/update_weights']:.1f} |  |  |", "| actor, reserved by torch | 0.7 |",
+        f"| largest difference | {worst:.3g} |", f"| correlation | {least:.3g} |",
+        f"| KL(vLLM, actor), nats a token | {divergence:.3g} |",
     ):  # fmt: skip
         assert part in text
     assert "Training run" in capsys.readouterr().out
@@ -246,16 +185,12 @@ def test_the_check_fails_where_the_engine_samples_from_another_policy(study, tmp
     assert "0.2" in (tmp_path / "page.md").read_text()
 
 
-def test_a_folder_or_samples_of_something_else_are_refused(study, tmp_path):
-    with pytest.raises(UserError):
-        gpu.study_figures(tmp_path)
-    for content in ("", "no numbers\n"):
-        (tmp_path / "memory.csv").write_text(content)
-        with pytest.raises(UserError, match=r"memory\.csv"):
-            gpu.peak_memory(tmp_path / "memory.csv")
-    (study / "steps.run.json").unlink()
-    with pytest.raises(UserError, match=r"steps\.run\.json"):
-        gpu.study_figures(study)
+@pytest.mark.parametrize("samples", [None, "", "2026/01/01 00:00:00.000, [N/A]\n"])
+def test_samples_of_something_else_are_refused(study, tmp_path, samples):
+    if samples is not None:
+        (tmp_path / "memory.csv").write_text(samples)
+    with pytest.raises(UserError, match=r"memory\.csv"):
+        gpu.main(gpu.Arguments(study, tmp_path / "page.md", tmp_path / "memory.csv"))
 
 
 # --- the scripts
@@ -282,35 +217,32 @@ def listing(checkout, script):
     return f"{checkout}/bin:"
 
 
-def test_with_a_gpu_the_check_runs_the_profile_writes_the_page_and_ends_its_sampling(checkout):
-    sampler = 'if [ "$1" = -L ]; then echo "GPU 0: X"; else echo $$ >sampler; echo "t, 5"; exec sleep 600; fi'
-    path = listing(checkout, sampler)
-    finished, log = run(checkout, "gpu_check.sh", "--model", "a/b", "out", "3", path=path)
+SAMPLER = 'if [ "$1" = -L ]; then echo "GPU 0: X"; else echo $$ >sampler; echo "t, 5"; exec sleep 600; fi'
+
+
+@pytest.mark.parametrize(
+    ("flags", "folder", "page"),
+    [
+        ("", "runs/gpu_smoke 0", "docs/gpu_report.md"),
+        ("--model Qwen/Qwen3-0.6B out 3", "out 3", "docs/gpu_report_Qwen3-0.6B.md"),
+        ("--gpus 4 --model a/b", "runs/gpu_smoke_b_4_gpus 0", "docs/gpu_report_b_4_gpus.md"),
+    ],
+)
+def test_with_a_gpu_the_check_runs_the_profile_writes_a_page_and_ends_its_sampling(checkout, flags, folder, page):
+    given = flags.removesuffix(" out 3").split()
+    finished, log = run(checkout, "gpu_check.sh", *flags.split(), path=listing(checkout, SAMPLER))
     assert finished.returncode == 0, finished.stderr
+    output = folder.split()[0]
     assert log == [
         "setup --profile gpu",
-        "-m studies.quickstart --profile gpu-smoke --model a/b out 3",
-        "-m studies.gpu_report out --memory_file out/gpu_memory.csv --output_file docs/gpu_report_b.md",
+        " ".join(["-m studies.quickstart --profile gpu-smoke", *given, folder]),
+        f"-m studies.gpu_report {output} --memory_file {output}/gpu_memory.csv --output_file {page}",
     ]
     if (checkout / "sampler").exists():  # it may be ended before it begins
         with pytest.raises(ProcessLookupError):
             os.kill(int((checkout / "sampler").read_text()), 0)
-
-
-def test_each_model_and_number_of_gpus_has_a_folder_and_a_page_of_its_own(checkout):
-    path = listing(checkout, '[ "$1" = -L ] && echo "GPU 0: X"')
-    cases = {
-        (): ("runs/gpu_smoke", "docs/gpu_report.md"),
-        ("--model=Qwen/Qwen3-0.6B",): ("runs/gpu_smoke_Qwen3-0.6B", "docs/gpu_report_Qwen3-0.6B.md"),
-        ("--gpus", "4", "--model=a/b"): ("runs/gpu_smoke_b_4_gpus", "docs/gpu_report_b_4_gpus.md"),
-    }
-    for given, (folder, page) in cases.items():
-        finished, log = run(checkout, "gpu_check.sh", *given, path=path)
-        assert finished.returncode == 0, finished.stderr
-        assert (log[-1].split()[2], log[-1].split()[-1]) == (folder, page)
-    assert "-m studies.quickstart --profile gpu-smoke --gpus 4 --model a/b runs/gpu_smoke_b_4_gpus 0" in log
-    assert gpu_smoke.study(None, 0, "a/b", 4).folder == Path("runs/gpu_smoke_b_4_gpus")
-    assert gpu_smoke.study(None, 0, "Qwen/Qwen3-0.6B").folder == Path("runs/gpu_smoke_Qwen3-0.6B")
+    if "--gpus" in given:
+        assert str(study_of("a/b", gpus=4).folder) == output
 
 
 @pytest.mark.parametrize(

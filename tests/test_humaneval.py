@@ -56,16 +56,6 @@ def tasks(tmp_path, rows, tally=None):
     return list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path), tally))
 
 
-def test_a_check_has_the_prompts_helpers_and_not_the_function(tmp_path):
-    [task] = tasks(tmp_path, [row()])
-    assert "def encode" in task.check
-    assert "def decode" not in task.check
-    assert task.check.rstrip().endswith("check(decode)")
-    assert task.check.startswith("import random\nrandom.seed(0)\n")
-    assert task.reference.endswith(row()["canonical_solution"])
-    assert row()["prompt"].strip() in task.question
-
-
 @pytest.mark.parametrize(
     "bad", [row(test=None), row(prompt="def decode(word:"), row(test="def check("), row(task_id=1)]
 )
@@ -105,26 +95,17 @@ async def test_a_program_has_what_the_prompt_gives_it(tmp_path, judge, prompt, p
 
 
 @pytest.mark.sandbox
-async def test_programs_are_judged_by_the_calls_that_the_check_makes(tmp_path, judge):
-    [task] = tasks(tmp_path, [row()])
-    suite = await recorded_suite(task, judge)
-    assert suite is not None
-    assert suite.inputs[0].count("\n") == 19
-    assert (await judge.judge(task.reference, suite)).all_passed
-    wrong = await judge.judge("def decode(word):\n    return word[::-1]", suite)
-    assert wrong.verdicts[0].kind is VerdictKind.WRONG_ANSWER
-
-
-@pytest.mark.sandbox
 async def test_the_problems_are_written_and_counted(tmp_path, judge):
     wrong = row("HumanEval/1", test="def check(candidate):\n    assert candidate('ab') == 3\n")
     rows = write_lines(tmp_path / "rows.jsonl", [row(), row(), wrong])
     summary = (await humaneval(HumanEvalSettings(tmp_path / "o.jsonl", rows), judge)).summary
     [problem] = load_problems(tmp_path / "o.jsonl")
     assert problem.tests == problem.hidden_tests and len(problem.public_tests) == 0
-    assert "`decode`" in problem.instruction
+    assert "`decode`" in problem.instruction and row()["prompt"].strip() in problem.question
     assert [summary["problems"][name] for name in ("read", "kept", "calls")] == [3, 1, 20]
     assert summary["first left out"]["an id that an earlier row has"] == ["HumanEval/0"]
+    verdict = (await judge.judge("def decode(word):\n    return word[::-1]", problem.tests)).verdicts[0]
+    assert verdict.kind is VerdictKind.WRONG_ANSWER
 
 
 @pytest.mark.sandbox
@@ -136,9 +117,7 @@ async def test_the_problems_are_written_and_counted(tmp_path, judge):
         {"canonical_solution": "    return (\n"},
         {"test": "def check(candidate):\n    assert candidate(object()) == 1\n"},
         {"test": "def check(candidate):\n    pass\n"},
-        {"test": "import sys\ndef check(candidate):\n    candidate('ab')\n    sys.exit()\n"},
         {"test": "import os\ndef check(candidate):\n    candidate('ab')\n    os.write(1, b'[')\n"},
-        {"canonical_solution": "    raise SystemExit\n"},
         {
             "canonical_solution": "    import sys\n    print(file=sys.__stdout__)\n    print(word, file=sys.__stdout__)\n    return word[-1] + word[:-1]\n"
         },

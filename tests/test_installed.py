@@ -27,48 +27,40 @@ def choose(model=None, *, on_cpu=False):
     return sentence, OmegaConf.to_container(config.model)
 
 
-def test_without_flash_attn_sdpa_is_chosen_with_its_engine_and_said():
-    sentence, model = choose()
-    assert "sdpa" in sentence
-    assert "flash-attn is not installed" in sentence
-    assert model["override_config"] == {"attn_implementation": "sdpa"}
-    assert model["external_lib"] == PACKED_SDPA
+SDPA = {"attn_implementation": "sdpa"}
 
 
-@pytest.mark.parametrize("given", ["mine", ["mine"]])
-def test_the_users_own_module_stays_beside_the_engine(given):
-    _, model = choose({"external_lib": given, "override_config": {"attn_implementation": "sdpa"}})
-    assert model["external_lib"] == ["mine", PACKED_SDPA]
-
-
-def test_verls_own_choice_stays_where_flash_attn_is_installed(install):
-    install("flash-attn")
-    sentence, model = choose()
-    assert "flash_attention_2" in sentence
-    assert (model["override_config"], model["external_lib"]) == ({}, None)
-
-
-def test_what_would_fail_in_the_run_is_refused_before_it():
-    with pytest.raises(UserError, match="flash-attn is not installed"):
-        choose({"override_config": {"attn_implementation": "flash_attention_2"}})
-
-
-@pytest.mark.parametrize("attention", ["eager", "flash_attention_3"])
-def test_another_attention_that_is_set_stays(attention):
-    sentence, model = choose({"override_config": {"attn_implementation": attention}})
-    assert attention in sentence
-    assert model["override_config"] == {"attn_implementation": attention}
-    assert model["external_lib"] is None
+@pytest.mark.parametrize(
+    ("flash", "given", "said", "attention", "module"),
+    [
+        (False, {}, "flash-attn is not installed", SDPA, PACKED_SDPA),
+        (False, {"override_config": SDPA, "external_lib": "mine"}, "sdpa", SDPA, ["mine", PACKED_SDPA]),
+        (False, {"override_config": SDPA, "external_lib": ["mine"]}, "sdpa", SDPA, ["mine", PACKED_SDPA]),
+        (True, {}, "flash_attention_2", {}, None),
+        (False, {"override_config": {"attn_implementation": "eager"}}, "eager", {"attn_implementation": "eager"}, None),
+    ],
+)
+def test_sdpa_is_chosen_with_its_engine_without_flash_attn_unless_another_is_set(
+    install, flash, given, said, attention, module
+):
+    if flash:
+        install("flash-attn")
+    sentence, model = choose(given)
+    assert said in sentence
+    assert (model["override_config"], model["external_lib"]) == (attention, module)
 
 
 def test_on_a_cpu_the_engine_for_gpus_is_not_taken(install):
     install("flash-attn")
-    for given in ({}, {"attn_implementation": "sdpa"}):
+    for given in ({}, SDPA):
         _, model = choose({"override_config": given, "external_lib": "shared"}, on_cpu=True)
-        assert model["override_config"] == {"attn_implementation": "sdpa"}
-        assert model["external_lib"] == "shared"
-    with pytest.raises(UserError, match="needs a GPU"):
-        choose({"override_config": {"attn_implementation": "flash_attention_2"}}, on_cpu=True)
+        assert (model["override_config"], model["external_lib"]) == (SDPA, "shared")
+
+
+@pytest.mark.parametrize(("on_cpu", "message"), [(False, "flash-attn is not installed"), (True, "needs a GPU")])
+def test_what_would_fail_in_the_run_is_refused_before_it(on_cpu, message):
+    with pytest.raises(UserError, match=message):
+        choose({"override_config": {"attn_implementation": "flash_attention_2"}}, on_cpu=on_cpu)
 
 
 def test_a_cpu_run_with_an_engine_needs_vllms_build_for_cpus(install):

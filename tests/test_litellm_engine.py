@@ -18,7 +18,6 @@ from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.litellm_engine import LiteLLMEngine
-from cobalt.engine.pacing import Pacer, retry_after
 from cobalt.engine.provider_access import Credentials
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.records import read_records
@@ -63,18 +62,15 @@ async def test_a_completion_has_text_tokens_and_cost():
     assert "n" not in body
 
 
-@pytest.mark.parametrize(("switch", "sent"), [("default", None), ("on", True), ("off", False)])
-async def test_the_thinking_switch_is_sent_to_an_own_server_only_when_it_is_set(switch, sent):
+async def test_the_thinking_switch_is_sent_to_an_own_server_when_it_is_set_and_to_no_providers_own_model(caplog):
+    switches = {switch: SAMPLING.model_copy(update={"chat_template_thinking": switch}) for switch in ("default", "off")}
     with serve(answer("four")) as provider:
-        await ask(engine(provider), SAMPLING.model_copy(update={"chat_template_thinking": switch}))
-    [request] = provider.requests
-    told = None if sent is None else {"enable_thinking": sent}
-    assert request["body"].get("chat_template_kwargs") == told
-
-
-def test_the_thinking_switch_is_not_sent_to_a_providers_own_model_and_a_warning_says_so(caplog):
+        for sampling in switches.values():
+            await ask(engine(provider), sampling)
+    sent = [request["body"].get("chat_template_kwargs") for request in provider.requests]
+    assert sent == [None, {"enable_thinking": False}]
     named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
-    assert "extra_body" not in named.parameters(SAMPLING.model_copy(update={"chat_template_thinking": "off"}))
+    assert "extra_body" not in named.parameters(switches["off"])
     assert "chat_template_kwargs" in caplog.text
 
 
@@ -149,22 +145,10 @@ async def test_a_pause_of_hours_ends_the_run_instead():
         await ask(engine(provider))
 
 
-@pytest.mark.parametrize(
-    ("said", "seconds"), [("7", 7), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", 0), ("-3", 0)]
-)
-def test_retry_after_is_read_in_every_form(said, seconds):
-    assert retry_after({"Retry-After": said}) == retry_after({"retry-after": said}) == seconds
-    assert retry_after({}) == 0
-
-
 async def test_requests_are_spread_over_the_minute():
-    pacer = Pacer(requests_per_minute=600)
-    started = time.monotonic()
-    await asyncio.gather(*(pacer.wait() for _ in range(6)))
-    assert time.monotonic() - started >= 0.5
     with serve(answer()) as provider:
         one, started = engine(provider, requests_per_minute=600), time.monotonic()
-        await ask(one, SAMPLING.model_copy(update={"n": 4}))
+        await ask(one, SAMPLING.model_copy(update={"n": 6}))
     assert all(at - started >= 0.1 * number for number, at in enumerate(sorted(provider.times)))
 
 
@@ -225,14 +209,12 @@ HTML = {"Content-Type": "text/html"}
 # a part of its message; or the end of the run with a part of its sentence.
 ENDS = [
     # Faults that pass.
-    (failure(429, headers={"Retry-After": "0"}), RETRIED, ""),
-    (failure(500), RETRIED, ""),
+    *((failure(429, headers={"Retry-After": said}), RETRIED, "") for said in ("0", "Wed, 21 Oct 2015 07:28:00 GMT")),
     (failure(503), RETRIED, ""),
     (failure(408), RETRIED, ""),
     ("cut", RETRIED, ""),
     ((200, {}, "{nope"), RETRIED, ""),
     ((200, {}, "[1]"), RETRIED, ""),
-    ((200, {}, "null"), RETRIED, ""),
     ((200, HTML, "<html>busy</html>"), RETRIED, ""),
     ((502, HTML, "<html>bad gateway</html>"), RETRIED, ""),
     (failure(429, "Rate limit reached for requests per min. Visit your account page to learn more."), RETRIED, ""),
@@ -243,7 +225,6 @@ ENDS = [
     (failed_inside({"code": 502, "message": "Upstream idle timeout"}), RETRIED, ""),
     (failed_inside({"code": 429, "message": "slow down"}, reason="stop"), RETRIED, ""),
     (failed_inside({"code": "server_error", "message": "on fire"}, reason=None), RETRIED, ""),
-    (failed_inside(reason="stop", error={"code": "503", "message": "overloaded"}), RETRIED, ""),
     (failed_inside(reason="stop", error={"type": "overloaded_error", "message": "busy"}), RETRIED, ""),
     (failed_inside(reason="stop", error="the worker died"), RETRIED, ""),
     (failed_inside(reason="abort"), RETRIED, ""),
@@ -251,7 +232,6 @@ ENDS = [
     (failed_inside(reason="network_error"), RETRIED, ""),
     (failed_inside({"code": 400, "message": "bad tool"}), InfrastructureError, ""),
     (choices(7), RETRIED, ""),
-    (choices([7]), RETRIED, ""),
     (choices([{"message": 7}]), RETRIED, ""),
     (choices([{"message": {"role": "assistant", "content": 7}}]), RETRIED, ""),
     # Answers, with a program or without one.
@@ -286,7 +266,6 @@ ENDS = [
     (failure(429, "You exceeded your quota", type="insufficient_quota", code=None), RequestRefused, KEY),
     (failure(429, "Insufficient balance or no resource package", code="1113"), RequestRefused, KEY),
     (failure(400, "Your credit balance is too low to access the API. Go to Plans & Billing"), RequestRefused, KEY),
-    (failure(403, "Your account has no prepaid quota", code="billing"), RequestRefused, KEY),
     (failure(403, "Your account has been suspended for violating our usage policies"), RequestRefused, KEY),
     (failure(403, "Forbidden: account flagged for moderation"), RequestRefused, KEY),
     (failure(403, "you are not allowed to sample from this model"), RequestRefused, KEY),
@@ -397,19 +376,6 @@ async def test_a_prompt_is_too_long_where_it_alone_leaves_no_room(monkeypatch, m
     assert len(provider.requests) == 2
 
 
-@pytest.mark.sandbox
-def test_a_mistake_in_account_or_max_tokens_ends_a_run_with_one_sentence(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
-    with serve(failure(401, f"Incorrect API key provided: {SECRET}")) as provider:
-        flags = ["-i", problems, "-o", tmp_path / "s.jsonl", "-n", "1", "--concurrency", "1"]
-        finished = loop("single", *flags, "--api_base", provider.url, OPENAI_API_KEY=SECRET)
-        assert len(provider.requests) == 1
-    assert finished.returncode == 2
-    assert "Traceback" not in finished.stderr
-    assert SECRET not in finished.stderr
-    assert not (tmp_path / "s.jsonl").exists()
-
-
 async def test_a_server_that_is_not_there_is_named():
     with serve(answer()) as provider:
         gone = provider.url
@@ -436,20 +402,9 @@ async def test_a_call_that_was_paid_for_is_not_paid_for_again(tmp_path):
             await ask(engine(provider, log), four, Call(0, 1))
             assert len(provider.requests) == before + 2 + 12
     assert [record["usage"]["completion_tokens"] for record in read_records(calls_path(result))][:2] == [5, 5]
-
-
-async def test_the_spend_limit_stops_before_the_next_call_and_counts_earlier_runs(tmp_path):
-    result = tmp_path / "r.jsonl"
-    prices = {"prompt_price": 0, "completion_price": 1_000_000}  # a dollar a token
-    with serve(answer(usage=(1, 1))) as provider:
-        for limit, requests in ((2, 2), (2, 2), (3, 3)):
-            with CallLog(result) as log:
-                async with engine(provider, log, spend_limit=limit, **prices) as one:
-                    with pytest.raises(SpendLimitReached, match=rf"\$ ?{limit} is reached .* higher --spend_limit"):
-                        for number in range(9):
-                            await one.generate(HELLO, SAMPLING, Call(number, 0))
-                    assert one.spent == requests
-            assert len(provider.requests) == requests
+    write_lines(calls_path(result), [{"id": "of another file"}])
+    with pytest.raises(UserError, match="not a log of calls"):
+        CallLog(result)
 
 
 async def test_answers_in_flight_when_the_limit_is_reached_are_kept(tmp_path):
@@ -537,15 +492,19 @@ def test_no_message_has_a_secret_of_the_environment(name):
 
 
 @pytest.mark.parametrize(
-    ("flags", "missing"),
+    ("variables", "named"),
     [
-        ({"AWS_REGION_NAME": "us-east-1"}, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-        ({"AWS_REGION_NAME": "us-east-1", "AWS_ACCESS_KEY_ID": "AKIA"}, "AWS_SECRET_ACCESS_KEY"),
+        ({}, "credentials"),
+        ({"AWS_PROFILE": "nobodys"}, "nobodys"),
+        ({"AWS_ACCESS_KEY_ID": "A"}, "AWS_SECRET_ACCESS_KEY"),
     ],
 )
-def test_what_aws_needs_is_named_before_any_request(monkeypatch, flags, missing):
-    with pytest.raises(UserError, match=missing):
-        bedrock(monkeypatch, None, flags)
+async def test_what_aws_needs_is_named_before_any_request(monkeypatch, variables, named):
+    one = bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"})
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RequestRefused, match=f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.*{named}"):
+        await ask(one)
 
 
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
@@ -560,15 +519,6 @@ def run(script, *arguments, **environment):
     return subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=120)
 
 
-def test_a_missing_key_is_named_before_anything_is_written(tmp_path):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    finished = run("run_single_turn_litellm.py", "-i", problems, "-o", tmp_path / "o.jsonl")
-    assert finished.returncode == 2
-    assert finished.stderr.count("\n") == 1
-    assert "set OPENAI_API_KEY in the environment" in finished.stderr
-    assert list(tmp_path.iterdir()) == [problems]
-
-
 BAD_FLAGS = {
     "LiteLLM knows no provider of model 'no-such'": ["--model_name", "no-such"],
     "model ''": ["--model_name", ""],
@@ -577,7 +527,7 @@ BAD_FLAGS = {
     "without user": ["--api_base", f"http://me:{SECRET}@localhost/v1"],
     "spend_limit is": ["--spend_limit", "0"],
     "requests_per_minute is": ["--requests_per_minute", "-1"],
-    "there is no key": [],
+    "set OPENAI_API_KEY in the environment": [],
 }
 
 
@@ -621,23 +571,14 @@ def test_the_loops_run_over_http_with_costs_and_without_secrets_in_what_they_lea
         assert first.returncode == 0, first.stderr
         second = loop("multi", "-i", single, "-o", multi, "--turns", "2", *flags)
         assert second.returncode == 0, second.stderr
-        paid = len(provider.requests)
-        multi_bytes = multi.read_bytes()
-        multi.unlink()  # lost, but paid for
-        again = loop("multi", "-i", single, "-o", multi, "--turns", "2", *flags)
-        assert again.returncode == 0, again.stderr
-        assert len(provider.requests) == paid
     record = read_records(multi)[0]
     assert record["raw_responses"] == [[wrong] * 2, [right] * 2, [right] * 2]
     assert record["public_pass_rates"] == [[0.5] * 2, [1.0] * 2, [1.0] * 2]
     assert record["prompt_tokens"] == [[100] * 2, [300] * 2, [300] * 2]
     assert record["costs"][0] == pytest.approx([100 * 0.25e-6 + 50 * 2e-6] * 2)
     assert record["costs"][2] == pytest.approx([300 * 0.25e-6 + 60 * 2e-6] * 2)
-    assert [json.loads(line)["raw_responses"] for line in multi_bytes.splitlines()] == [
-        record["raw_responses"] for record in read_records(multi)
-    ]
     left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    said = first.stdout + first.stderr + second.stdout + second.stderr + again.stderr
+    said = first.stdout + first.stderr + second.stdout + second.stderr
     assert b'"command"' in left
     assert SECRET.encode() not in left
     assert SECRET not in said

@@ -99,12 +99,9 @@ def test_transfer_queue_has_a_storage_unit_for_each_gpu_if_none_are_set(scale, o
 def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
     from transfer_queue.utils import common
 
-    there = [
-        {"NodeID": "a" * 56, "Alive": True, "Resources": {"CPU": 8.0}},
-        {"NodeID": "b" * 56, "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}},
-        {"NodeID": "c" * 56, "Alive": True, "Resources": {"judge": 64.0}},
-    ]
-    monkeypatch.setattr(common.ray, "nodes", lambda: there)
+    resources = {"a": {"CPU": 8.0}, "b": {"CPU": 8.0, "GPU": 1.0}, "c": {"judge": 64.0}}
+    nodes = [{"NodeID": name * 56, "Alive": True, "Resources": has} for name, has in resources.items()]
+    monkeypatch.setattr(common.ray, "nodes", lambda: nodes)
     storage = config_of().transfer_queue.backend.SimpleStorage
     chosen = common.get_node_round_robin_scheduling_strategies(
         storage.num_data_storage_units, storage.required_node_resource

@@ -21,12 +21,6 @@ def test_pass_at_k_is_the_share_of_subsets_that_hold_a_right_program(sizes):
     assert pass_at_k(n, correct, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
 
 
-@pytest.mark.parametrize(("n", "correct", "k"), [(0, 0, 1), (4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5)])
-def test_impossible_counts_are_refused(n, correct, k):
-    with pytest.raises(ValueError, match="must lie between"):
-        pass_at_k(n, correct, k)
-
-
 def test_the_interval_of_a_constant_is_the_constant():
     assert bootstrap_interval([0.25] * 10) == pytest.approx((0.25, 0.25))
 
@@ -61,11 +55,6 @@ def test_95_percent_intervals_cover_the_true_mean_about_as_often_as_they_say():
         lower, upper = bootstrap_interval(generator.binomial(16, 0.4, 100) / 16, resamples=1000, seed=trial)
         covered += lower <= 0.4 <= upper
     assert 0.91 <= covered / 300 <= 0.98
-
-
-def test_an_interval_of_no_values_is_refused():
-    with pytest.raises(ValueError, match="at least one value"):
-        bootstrap_interval([])
 
 
 # --- intervals over runs

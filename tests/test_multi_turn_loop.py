@@ -51,7 +51,7 @@ def tokenizer(policy):
 class Rollout:
     """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
 
-    def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, log_probs=True, **episode):
+    def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, **episode):
         from omegaconf import OmegaConf
 
         self.tokenizer, self.asked = tokenizer, []
@@ -60,7 +60,7 @@ class Rollout:
         self.config = composed(policy, policy, policy, REQUIRES_THINKING, data="episodes", rollout="multi_turn")
         for key, _, value in (override.partition("=") for override in overrides):  # to compose each would take long
             OmegaConf.update(self.config, key.lstrip("+"), yaml.safe_load(value), force_add=key.startswith("+"))
-        self.log_probs, self.seeded = log_probs, seeded
+        self.seeded = seeded
         rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
         self.fields = {
             "raw_prompt": OPENING,
@@ -77,7 +77,7 @@ class Rollout:
 
         ids = self.ids[len(self.asked)]
         self.asked.append((request_id, list(prompt_ids), dict(sampling_params)))
-        log_probs = [-(n + 1) / 8 for n in range(len(ids))] if self.log_probs else None
+        log_probs = [-(n + 1) / 8 for n in range(len(ids))]
         steps = {"min_global_steps": 2, "max_global_steps": 2}
         return TokenOutput(token_ids=ids, log_probs=log_probs, extra_fields=steps)
 
@@ -144,20 +144,11 @@ async def test_a_history_that_keeps_responses_whole_is_one_row_as_the_chat_templ
     assert row.response_mask == expected[len(row.prompt_ids) : -len(after_the_end)]
     written = [token for token, mask in zip(row.response_ids, row.response_mask, strict=True) if mask]
     assert written == done.ids[0] + done.ids[1]
+    scores = iter([-(n + 1) / 8 for ids in done.ids for n in range(len(ids))])  # of the engine, by token
+    assert row.response_logprobs == [next(scores) if mask else 0.0 for mask in row.response_mask]
     assert [prompt for _, prompt, _ in done.asked] == [
         done.rendered(messages[:place], generation_prompt=True) for place in (2, 4)
     ]
-
-
-async def test_a_history_without_the_thinking_is_a_row_for_each_turn(rollout):
-    first, second = response("print(4)"), response("right")
-    done = await rollout([first, second], enable_thinking=True)
-    answer = "```python\nprint(4)\n```"
-    prompts = [OPENING, done.conversation((answer, "test 1 fails"))]
-    assert [row.prompt_ids for row in done.outputs] == [done.rendered(m, generation_prompt=True) for m in prompts]
-    assert [row.response_ids for row in done.outputs] == done.ids
-    assert all(set(row.response_mask) == {1} for row in done.outputs)
-    assert [len(row.extra_fields["episode"]["turns"]) for row in done.outputs] == [1, 1]
 
 
 async def test_what_ends_a_cut_off_response_is_shown_and_not_written(rollout, tokenizer):
@@ -187,6 +178,7 @@ async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(ro
     from verl.trainer.ppo.v1 import agent_loop_tq
 
     done = await rollout([response("print(4)"), response("right")], enable_thinking=enable_thinking)
+    assert len(done.outputs) == 1 + enable_thinking, "a history without the thinking is a row for each turn"
     worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
     worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
     put = {}
@@ -205,33 +197,6 @@ async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(ro
         assert put["fields"]["rollout_log_probs"][n].shape == torch.Size([len(row.response_ids)])
         assert put["fields"]["rm_scores"][n].tolist() == [0.0] * (len(row.response_ids) - 1) + [done.parts["score"]]
         assert put["tags"][n]["min_global_steps"] == put["tags"][n]["max_global_steps"] == 2
-
-
-async def test_log_probs_stand_at_the_tokens_that_were_written(rollout):
-    done = await rollout([response("print(4)"), response("right")])
-    [row] = done.outputs
-    pairs = list(zip(row.response_mask, row.response_logprobs, strict=True))
-    assert [value for mask, value in pairs if mask] == [-(n + 1) / 8 for ids in done.ids for n in range(len(ids))]
-    assert {value for mask, value in pairs if not mask} == {0.0}
-    without = await rollout([response("print(4)"), response("right")], log_probs=False)
-    assert without.outputs[0].response_logprobs is None
-
-
-def test_a_row_takes_log_probs_for_each_token_or_for_none():
-    from cobalt_verl.agent_loops.token_rows import add_turn
-
-    for responses in (
-        [([5], [-1.0]), ([6], None)],
-        [([5], None), ([6], [-1.0])],
-        [([5, 6], [-1.0])],
-        [([5], [])],
-        [([], [])],
-    ):
-        rows, seen = [], [1, 2]
-        with pytest.raises(ValueError):
-            for token_ids, log_probs in responses:
-                add_turn(rows, seen, token_ids, log_probs)
-                seen = [*seen, *token_ids, 3]
 
 
 @pytest.mark.parametrize(("rewarded", "program", "rate"), [("final", "nearly", 0.75), ("best", "right", 1.0)])
@@ -334,16 +299,3 @@ async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in
     assert (cut.parts["no_code"], cut.judged) == (1.0, [])
     with pytest.raises(UserError, match=f"{setting}=true"):
         await rollout([whole], "false")
-
-
-def test_the_agent_loops_of_the_configuration_are_this_one(policy):
-    from hydra.utils import get_class
-    from omegaconf import OmegaConf
-
-    from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
-
-    for scale, seeded in (("pocket", True), ("paper", False)):
-        config = composed(policy, policy, policy, data="episodes", rollout="multi_turn", scale=scale)
-        agent = config.actor_rollout_ref.rollout.agent
-        [entry] = [e for e in OmegaConf.load(agent.agent_loop_config_path) if e.name == agent.default_agent_loop]
-        assert get_class(entry._target_) is MultiTurnLoop and entry.seeded is seeded

@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from outside import run_commands
@@ -92,21 +91,6 @@ def weights_of(model):
     return load_file(model / "model.safetensors")
 
 
-def mean_log_prob(model, rows):
-    """The mean over the tokens of all responses, by plain forward passes."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    policy, values = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), []
-    for row in rows:
-        tokens = torch.tensor([*row.prompt, *row.response])
-        with torch.no_grad():
-            log_probs = policy(tokens[None]).logits[0].log_softmax(-1)
-        before = len(row.prompt) - 1
-        values += [float(log_probs[before + offset, token]) for offset, token in enumerate(row.response)]
-    return sum(values) / len(values)
-
-
 SETTINGS = ["offline.kl=0.01", "offline.clip=0.2", "trainer.save_freq=2"]
 
 
@@ -137,21 +121,9 @@ def test_training_raises_accepted_programs_above_the_others(whole_run, data, see
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_log_probs_of_the_validation_are_those_of_a_plain_forward_pass(whole_run, data, seed_model):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(seed_model)
-    rows = [row for one in load_groups(data / "validation.jsonl", tokenizer, OfflineSettings(), 1536) for row in one]
-    for accepted, name in ((True, "accepted"), (False, "other")):
-        expected = mean_log_prob(seed_model, [row for row in rows if row.accepted is accepted])
-        assert whole_run[1][0][f"validation/{name}_log_prob"] == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model):
     run, metrics = whole_run
-    kl, _, _ = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl", 1536, "default")
+    kl, _, _ = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl")
     assert kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
 
 
@@ -209,15 +181,16 @@ def test_two_ranks_with_adapters_train_the_policy_that_is_exported(data, seed_mo
 def test_supervised_training_goes_on_where_a_rank_or_a_step_has_no_response(seed_model, tmp_path):
     import torch
 
-    pairs = [group(f"w{place}", [], ["0", "1"], contrast="any") for place in range(5)]
+    # Seven groups in steps of two: the fourth step ends one epoch and begins the next.
+    pairs = [group(f"w{place}", [], ["0", "1"], contrast="any") for place in range(6)]
     write_lines(tmp_path / "train.jsonl", [*pairs, group("r", ["2", "3"], [], contrast="any")])
-    settings = ["data.train_batch_size=2", "trainer.n_gpus_per_node=2", "trainer.total_epochs=1", "offline.kl=0.1"]
+    settings = ["data.train_batch_size=2", "trainer.n_gpus_per_node=2", "trainer.total_epochs=2", "offline.kl=0.1"]
     write_lines(tmp_path / "validation.jsonl", [group("v", ["0"], ["1"])])
     first, *metrics = train(tmp_path, seed_model, tmp_path / "run", *settings, "--wandb", estimator="sft")
     assert {"validation/accepted_log_prob", "validation/other_log_prob"} <= first.keys()
-    assert sorted(m["training/responses"] for m in metrics) == [0, 0, 2]
+    assert len(metrics) == 7 and sum(m["training/responses"] for m in metrics) == 4, "each epoch has every group"
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
-    assert sum("actor/loss" in m for m in metrics) == 1
+    assert [m["training/responses"] > 0 for m in metrics] == ["actor/loss" in m for m in metrics]
     before, after = weights_of(seed_model), weights_of(tmp_path / "run" / "model")
     assert not all(torch.equal(before[name], after[name]) for name in before)
 
@@ -343,69 +316,12 @@ def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp
     assert [row.response.tolist() for row in tokens] == [[1, 9], [1, 9]]
 
 
-def test_no_group_is_left_out_where_an_epoch_is_no_multiple_of_a_step():
-    from cobalt_verl.trainers.offline import OfflineTrainer
-
-    trainer = object.__new__(OfflineTrainer)
-    trainer._train = [None] * 5
-    trainer._config = SimpleNamespace(data=SimpleNamespace(train_batch_size=2, seed=0))
-    places = [place for step in range(1, 6) for place in trainer._places(step)]
-    assert sorted(places[:5]) == sorted(places[5:]) == [0, 1, 2, 3, 4]
-
-
-def engine_of(groups, rank, ranks):
-    """A trainer of one of several ranks, whose engine remembers what it is given."""
-    from verl.utils.tensordict_utils import get_tensordict
-
-    from cobalt_verl.trainers.offline import OfflineTrainer
-
-    given = []
-
-    def train_batch(data):
-        given.append(data)
-        return get_tensordict({}, {"metrics": {"loss": [0.5]}})
-
-    trainer = object.__new__(OfflineTrainer)
-    trainer._train, trainer._rank, trainer._ranks = groups, rank, ranks
-    trainer._worker = SimpleNamespace(train_batch=train_batch)
-    trainer._engine = SimpleNamespace(lr_scheduler_step=lambda: 0.25)
-    trainer._config = SimpleNamespace(
-        data=SimpleNamespace(max_token_len_per_gpu=1000, train_batch_size=2, seed=0),
-        model=SimpleNamespace(use_remove_padding=True),
-    )
-    return trainer, given
-
-
-def test_every_rank_of_a_step_hands_rows_to_its_engine_and_each_row_counts_once(loaded):
-    import numpy as np
-
-    groups = loaded([group(str(n), ["0"] * (n == 3), ["1", "2"], contrast="any") for n in range(4)], "sft")
-    counted = []
-    for rank in range(2):
-        trainer, given = engine_of(groups, rank, 2)
-        metrics = trainer._updated(np.array([2, 3]), None)
-        assert metrics["training/responses"] == 1
-        assert metrics["actor/loss"] == 0.5
-        counted += [int(data["loss_mask"].values().sum()) for data in given]
-    assert counted == [0, len(groups[3][0].response)]
-
-
 @pytest.mark.parametrize(("estimator", "share"), [("rloo", 0.5), ("grpo", 0.5), ("exponential", 0.5), ("sft", 1.0)])
 def test_groups_whose_rewards_are_all_equal_are_counted(loaded, estimator, share):
     from cobalt_verl.trainers.offline import equal_groups
 
     records = [group("a", ["0"], ["1"]), group("b", ["0", "1", "2"], [], contrast="any")]
     assert equal_groups(loaded(records, estimator)) == share
-
-
-def test_a_step_without_a_response_changes_nothing_but_the_schedule(loaded):
-    import numpy as np
-
-    groups = loaded([group("a", [], ["1", "2"], contrast="any"), group("b", ["0"], ["1"])], "sft")
-    trainer, given = engine_of(groups, 0, 1)
-    metrics = trainer._updated(np.array([0]), None)
-    assert not given
-    assert metrics == {"training/responses": 0, "training/tokens": 0, "training/response_tokens": 0, "actor/lr": 0.25}
 
 
 @pytest.mark.parametrize(("missing", "names"), [("eos_token", "eos_token"), ("chat_template", "chat template")])
@@ -428,22 +344,14 @@ def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missin
         ({"overrides": ["data.train_batch_size=5", "trainer.n_gpus_per_node=2"]}, "shared by 2"),
         ({"overrides": ["data.max_length=20"]}, "longer"),
         ({"overrides": ["trainer.total_training_steps=99"]}, "total_training_steps"),
-        ({"overrides": ["trainer.n_gpus_per_node=0"]}, "n_gpus_per_node"),
         ({"overrides": ["trainer.save_freq=null"]}, "save_freq"),
-        ({"overrides": ["model.lora_rank=x"]}, "lora_rank"),
-        ({"overrides": ["trainer.max_ckpt_to_keep=x"]}, "max_ckpt_to_keep"),
         ({"overrides": ["data.seed=-1"]}, "data.seed"),
         ({"overrides": ["optim.lr=inf"]}, "optim.lr"),
         ({"overrides": ["data.train_max_samples=1"]}, "data.train_max_samples: leave it out"),
-        ({"overrides": ["trainer.resume_mode=disable"]}, "trainer.resume_mode: leave it out"),
-        ({"overrides": ["trainer.default_local_dir=elsewhere"]}, "default_local_dir: leave it out"),
-        ({"overrides": ["checkpoint.save_contents=[extra]"]}, "save_contents: leave it out"),
-        ({"overrides": ["engine.max_token_len_per_gpu=5"]}, "engine.max_token_len_per_gpu: leave it out"),
         ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
         ({"overrides": ["cobalt.gpu_memory_gib=80GB"]}, "gpu_memory_gib is '80GB'"),
         ({"overrides": ["data.chat_template_thinking=perhaps"]}, "chat_template_thinking"),
         ({"overrides": ["offline.gamma=1"]}, "gamma"),
-        ({"overrides": ["+offline.gamma=1"]}, "gamma"),
         ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "needs a GPU"),
         ({"model": "no/such/folder"}, "tokenizer"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),

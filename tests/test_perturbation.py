@@ -60,13 +60,8 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     (tmp_path / "ids.txt").write_text("several\n\n7 \n")
     settings = PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
     summary = asyncio.run(perturb(settings)).summary
-    assert [*summary["problems"].values()] == [
-        4,
-        2,
-        0,
-        1,
-        1,
-    ]  # read, left out by id, assertions, equal outputs, perturbed
+    # read, left out by id, assertions, equal outputs, perturbed
+    assert [*summary["problems"].values()] == [4, 2, 0, 1, 1]
     [record] = read_records(tmp_path / "o.jsonl")
     added = {name: json.loads(record.pop(name)) for name in ("modified_test_cases", "perturbed_public_test_cases")}
     assert record == problems[0]

@@ -1,13 +1,12 @@
 """The table of pages whose seeds ran on different machines (`studies/pooled_pages.py`)."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 from support import ROOT
 
-from studies.pooled_pages import pooled_table
+from cobalt.stage.errors import UserError
+from studies.pooled_pages import Arguments, main, pooled_table
 
 
 def write_page(root, name, seeds, kl, lower, upper, reached="0.5"):
@@ -53,30 +52,14 @@ def test_gains_of_seeds_that_differ_do_not_tell_the_sign_over_runs(tmp_path, las
     assert ("cannot tell" not in columns(folders)["over runs"]) is known
 
 
-def run(*folders):
-    command = [sys.executable, "-m", "studies.pooled_pages", *map(str, folders)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_the_table_of_three_seeds_is_that_of_the_command():
-    finished = run("docs/RESULTS", "docs/RESULTS_seed2")
-    assert finished.returncode == 0, finished.stderr
+def test_the_table_of_three_seeds_is_that_of_the_command(capsys):
+    assert main(Arguments((ROOT / "docs/RESULTS", ROOT / "docs/RESULTS_seed2"))) == 0
     page = (ROOT / "docs" / "RESULTS.md").read_text(encoding="utf-8").splitlines()
-    rows = [line for line in finished.stdout.splitlines() if line]
+    rows = [line for line in capsys.readouterr().out.splitlines() if line]
     assert len(rows) > 12
     assert [line for line in rows if line not in page] == []
 
 
-@pytest.mark.parametrize("damage", ["offline.csv", "offline_gain_sft.csv", "columns", "kl"])
-def test_a_folder_without_its_files_is_a_mistake_of_the_user(tmp_path, damage):
-    folder = write_page(tmp_path, "a", 2, "0.03", -0.3, -0.1)
-    path = folder / "offline.csv"
-    if damage == "columns":
-        path.write_text("a,b\n1,2\n")
-    elif damage == "kl":
-        path.write_text(path.read_text().replace(",kl", ",other"))
-    else:
-        (folder / damage).unlink()
-    finished = run(folder)
-    assert finished.returncode == 2
-    assert "Traceback" not in finished.stderr
+def test_a_folder_without_its_files_is_a_mistake_of_the_user(tmp_path):
+    with pytest.raises(UserError, match="offline.csv"):
+        pooled_table([tmp_path])

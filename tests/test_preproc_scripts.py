@@ -33,6 +33,7 @@ FLAGS = {
     "preproc/verl_preproc_multi_turn.py": "--train_file IN --validation_file IN --local_dir FOLDER --model_name a/b",
 }
 
+LINKS = ("rows.jsonl", "train.parquet", "train.jsonl")
 HEAVY = {"ray", "torch", "vllm", "transformers", "verl", "pyarrow", "datasets", "huggingface_hub", "matplotlib"}
 APIS = {"litellm", "openai", "boto3"}
 
@@ -45,7 +46,7 @@ def ran(tmp_path_factory):
         folder = folders[script] = tmp_path_factory.mktemp("refused")
         # Neither a problem nor ended by a newline: whoever reads or continues it shows.
         (folder / "out.jsonl").write_text("a last line without its newline")
-        for link in ("rows.jsonl", "train.parquet", "train.jsonl"):
+        for link in LINKS:
             (folder / link).symlink_to(folder / "out.jsonl")
         (folder / "in.jsonl").hardlink_to(folder / "out.jsonl")
         places = {"IN": folder / "in.jsonl", "OUT": folder / "out.jsonl", "FOLDER": folder}
@@ -66,13 +67,7 @@ def test_help_imports_no_heavy_library(ran, script):
 def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_anything_slow(ran, script):
     folder, code, _, said, imported = ran[1][script]
     assert code == 2 and str(folder) in " ".join(said.split()) and "Traceback" not in said
-    assert {path.name for path in folder.iterdir()} == {
-        "in.jsonl",
-        "out.jsonl",
-        "rows.jsonl",
-        "train.parquet",
-        "train.jsonl",
-    }
+    assert {path.name for path in folder.iterdir()} == {"in.jsonl", "out.jsonl", *LINKS}
     assert (folder / "in.jsonl").read_text() == "a last line without its newline"
     assert not {*imported} & (HEAVY | APIS)
 

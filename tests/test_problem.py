@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support import write_lines
 
 from cobalt.datasets.split_tests import split_problem_file
 from cobalt.problems.problem import Problem, TestSuite, load_problems
@@ -13,11 +14,6 @@ CALLS = {"inputs": ["[1]\n"], "outputs": ["1"], "fn_name": "f"}
 RECORD = {"id": 0, "difficulty": "EASY", "question": "Square it.", "test_cases": TESTS}
 
 
-def write(path, *lines):
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
 def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
     record = RECORD | {
         "instruction": "Please square it.",
@@ -25,7 +21,7 @@ def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
         "hidden_test_cases": json.dumps({"inputs": ["2\n"], "outputs": ["4"]}),
         "some_later_field": [1, 2],
     }
-    [problem] = load_problems(write(tmp_path / "p.jsonl", record))
+    [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [record]))
     assert problem.id == 0
     assert problem.instruction == "Please square it."
     assert problem.tests.outputs == ("1", "4")
@@ -36,7 +32,7 @@ def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
 
 @pytest.mark.parametrize("identifier", [0, "", -1, "a"])
 def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path, identifier):
-    [problem] = load_problems(write(tmp_path / "p.jsonl", RECORD | {"id": identifier}))
+    [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [RECORD | {"id": identifier}]))
     assert (problem.id, problem.instruction, len(problem.public_tests)) == (identifier, None, 0)
     assert problem.hidden_tests == problem.tests
     called = {"test_cases": CALLS, "public_test_cases": CALLS | {"inputs": [], "outputs": []}}
@@ -60,7 +56,7 @@ def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path, identifi
 )
 def test_a_malformed_line_is_named_with_its_field(tmp_path, bad, message):
     with pytest.raises(UserError, match="p.jsonl") as caught:
-        load_problems(write(tmp_path / "p.jsonl", RECORD, bad))
+        load_problems(write_lines(tmp_path / "p.jsonl", [RECORD, bad]))
     assert message in str(caught.value)
 
 
@@ -74,7 +70,7 @@ def test_tests_of_functions_that_are_not_json_are_refused_by_line_and_field(tmp_
     tests = CALLS | {"inputs": [*CALLS["inputs"], inputs], "outputs": [*CALLS["outputs"], outputs]}
     record = RECORD | {"test_cases": CALLS, field: json.dumps(tests) if as_text else tests}
     with pytest.raises(UserError, match=rf"line 1: field '{field}': .*'f'"):
-        load_problems(write(tmp_path / "p.jsonl", record))
+        load_problems(write_lines(tmp_path / "p.jsonl", [record]))
     with pytest.raises(UserError, match="p.jsonl"):
         split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl")
 
@@ -91,7 +87,7 @@ def test_fields_without_values_are_missing(tmp_path, nothing):
     fields = {"public_test_cases": nothing, "hidden_test_cases": nothing, "perturbed_public_test_cases": nothing}
     tests = json.loads(TESTS) | {"fn_name": None, "asserts": None}
     record = RECORD | {"question": None, "instruction": "Square it.", "test_cases": tests} | fields
-    [problem] = load_problems(write(tmp_path / "p.jsonl", record))
+    [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [record]))
     assert (problem.question, len(problem.public_tests), problem.perturbed_tests()) == ("Square it.", 0, None)
     assert problem.hidden_tests == problem.tests
     assert split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl", 1) == 1

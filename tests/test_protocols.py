@@ -14,9 +14,7 @@ from cobalt.rollout.protocols import (
     best_of,
     outcomes_of,
     pass_at,
-    programs_until_stopped,
     protocol_figures,
-    stopped,
     stopping_turns,
 )
 from cobalt.stage.errors import UserError
@@ -33,12 +31,6 @@ def test_best_of_k_is_the_mean_over_all_draws_of_k_programs(programs, data):
         chances.append(sum(best) / len(best))
     scores, correct = zip(*programs, strict=True)
     assert best_of_k(scores, correct, k) == pytest.approx(sum(chances) / len(chances))
-
-
-@pytest.mark.parametrize("k", [0, 3])
-def test_best_of_k_refuses_a_k_that_the_programs_do_not_allow(k):
-    with pytest.raises(ValueError, match="between 1 and"):
-        best_of_k([1.0, 0.0], [True, False], k)
 
 
 @pytest.mark.parametrize(
@@ -63,17 +55,19 @@ def test_each_measure_is_averaged_over_problems_by_turn():
     both = [unlucky, repaired]
     assert [mean.value for mean in pass_at(both, 1)] == [0.25, 0.5]
     assert [mean.value for mean in pass_at(both, 2)] == [0.5, 1.0]
-    assert [mean.value for mean in stopped(both)] == [0.25, 0.5]  # of `repaired` both samples, of `unlucky` none
-    assert [mean.value for mean in programs_until_stopped(both)] == [1.0, 1.5]
+    figures = {name: [mean.value for mean in means] for name, means in protocol_figures(both, []).items()}
+    assert figures["stopped"] == [0.25, 0.5]  # of `repaired` both samples, of `unlucky` none
+    assert figures["programs until then"] == [1.0, 1.5]
     assert [mean.value for mean in best_of(both, 2)] == [0.5, 1.0]
     assert [mean.value for mean in best_of(both, 1)] == [mean.value for mean in pass_at(both, 1)]
 
 
 def test_a_measure_without_any_success_has_a_bound_and_not_a_point():
     never = [outcomes([(0.0, False)], [(0.0, False)])] * 3
-    for means in (pass_at(never, 1), pass_at(never, 2), stopped(never), best_of(never, 2)):
-        assert means[0].interval == pytest.approx((0.0, 0.632), abs=1e-3)
-    assert programs_until_stopped(never)[0].interval == (1.0, 1.0)  # a number of programs has no bound
+    figures = protocol_figures(never, [1, 2])
+    assert figures.pop("programs until then")[0].interval == (1.0, 1.0)  # a number of programs has no bound
+    assert figures.keys() == {"pass@1", "pass@2", "stopped", "best of 2"}
+    assert all(mean.interval == pytest.approx((0.0, 0.632), abs=1e-3) for [mean] in figures.values())
 
 
 def test_without_public_results_the_measures_that_need_them_are_missing():

@@ -53,13 +53,6 @@ def test_a_limit_below_the_prompts_of_a_step_is_refused(limit):
         real_model.study(real_model.Arguments(limit=limit))
 
 
-def test_a_study_is_another_one_with_another_limit_or_model(tmp_path):
-    def arguments(**flags):
-        return real_model.study(real_model.Arguments(tmp_path, **flags)).arguments
-
-    assert arguments() != arguments(limit=4) != arguments(model=tmp_path)
-
-
 def test_no_problem_that_is_measured_is_trained_on(tmp_path):
     tasks = {"test": 11, "prompt": 1, "validation": 511, "train": 601}
     rows = [

@@ -1,7 +1,5 @@
 """The engine for CPUs computes shared prompts once; log-probs, entropies and gradients are those of whole sequences."""
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
@@ -88,52 +86,3 @@ def test_a_shared_prompt_is_in_the_row_once(parts):
         [1, 1, 1, 1, 0],
         [1, 1, 1, 1, 1],
     ]  # prompt, itself
-
-
-def test_the_engine_returns_what_verl_expects_of_a_micro_batch(parts):
-    """Log-probs and entropies of response tokens, at the token before each, as veRL's own engine places them."""
-    from tensordict import TensorDict
-    from verl.utils import tensordict_utils
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
-    from verl.workers.utils.padding import no_padding_2_padding
-
-    prompts, responses = [[1, 2, 3], [4], [1, 2, 3]], [[5], [6, 7], [8, 9, 10]]
-    whole = [torch.tensor(prompt + response) for prompt, response in zip(prompts, responses, strict=True)]
-
-    def nested(rows):
-        return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
-
-    data = TensorDict(
-        {
-            "input_ids": nested(whole),
-            "position_ids": nested([torch.arange(len(row)) for row in whole]),
-            "prompts": nested(prompts),
-            "responses": nested(responses),
-        },
-        batch_size=3,
-    )
-    tensordict_utils.assign_non_tensor(data, temperature=0.7, calculate_entropy=True, use_remove_padding=False)
-    # Neither method reads the engine itself: a model that answers with logits of its own is enough.
-    table = torch.randn(sum(map(len, whole)), VOCABULARY, generator=torch.Generator().manual_seed(1))
-
-    def outputs(engine, logits_of):
-        bare = engine.__new__(engine)
-        bare.pad_to_length, bare.engine_config = None, SimpleNamespace(entropy_checkpointing=False)
-        inputs, arguments = engine.prepare_model_inputs(bare, data)
-        return engine.prepare_model_outputs(bare, logits_of(inputs), arguments, data, None)
-
-    class Output:
-        def __init__(self, logits):
-            self.logits = logits
-
-    offsets = [0, 4, 7]
-    padded = torch.zeros(3, 6, VOCABULARY)
-    for row, (start, sequence) in enumerate(zip(offsets, whole, strict=True)):
-        padded[row, : len(sequence)] = table[start : start + len(sequence)]
-    places = [2, 4, 5, 9, 10, 11]  # of the tokens before those of the responses
-    ours = outputs(parts.SharedPromptEngine, lambda inputs: Output(table[places][None]))
-    own = outputs(FSDPEngineWithLMHead, lambda inputs: Output(padded))
-    for name in ("log_probs", "entropy"):
-        found, expected = (no_padding_2_padding(values[name], data) for values in (ours, own))
-        for row, response in enumerate(responses):
-            torch.testing.assert_close(found[row, : len(response)], expected[row, : len(response)])

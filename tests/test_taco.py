@@ -97,12 +97,6 @@ def test_rows_at_the_borders_of_the_rules_stay(changes):
     assert isinstance(read_row(row() | changes, TacoSettings()), Candidate)
 
 
-def test_lists_of_text_tests_are_words_or_lines():
-    tests = suite_json([["1", 2, "3"]] * 8, [["4"]] * 8)
-    candidate = read_row(row(input_output=tests), TacoSettings())
-    assert candidate.readings == (TestSuite(("1 2 3",) * 8, ("4",) * 8), TestSuite(("1\n2\n3",) * 8, ("4",) * 8))
-
-
 @given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))
 def test_the_cap_keeps_the_longest_and_shortest_inputs_in_their_order(inputs, most):
     places = capped_places(inputs, most)

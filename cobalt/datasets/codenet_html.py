@@ -2,11 +2,10 @@
 
 A page becomes blocks, and the blocks become markdown. Formulas keep their LaTeX: `<var>` becomes `$...$`, and sub- and
 superscripts `_` and `^`. Of an English and a Japanese version of a page, the English one is kept. Tags that are
-misspelt, nested wrongly or never closed lose no text, except within script, style, title and the Japanese version.
+misspelt, nested wrongly or never closed lose no text, except within script, style and the Japanese version.
 """
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -20,11 +19,7 @@ Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
 FIGURE = "[figure]"
 """What stands in a statement in the place of a figure."""
 
-_SKIPPED = frozenset({"script", "style", "title"})
-_VOID = frozenset(
-    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-)
-"""Tags that have no content, and so no end."""
+_SKIPPED = frozenset({"script", "style"})
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _LISTS = frozenset({"ul", "ol", "dir"})
 _CELLS = frozenset({"tr", "td", "th"})
@@ -93,7 +88,6 @@ class _PageParser(HTMLParser):
         self.blocks: list[Block] = []
         self._both_languages = both_languages
         self._skipped = ""  # the open tag whose content is skipped
-        self._skipped_depth = 0
         self._kind: Kind = "paragraph"  # of the block that is being read
         self._level = 0
         self._marker = ""
@@ -105,20 +99,18 @@ class _PageParser(HTMLParser):
         self._cell: list[str] | None = None  # paragraphs of the open cell
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        japanese = "lang-ja" in (dict(attrs).get("class") or "")
         if self._skipped:
-            self._skipped_depth += tag == self._skipped
-        elif tag in _SKIPPED or (japanese and tag not in _VOID and self._both_languages):
-            self._skipped, self._skipped_depth = tag, 1
+            return
+        if tag in _SKIPPED or (self._both_languages and "lang-ja" in (dict(attrs).get("class") or "")):
+            self._skipped = tag
         else:
             self._handle(tag, opens=True)
 
     def handle_endtag(self, tag: str) -> None:
-        if self._skipped:
-            self._skipped_depth -= tag == self._skipped
-            self._skipped = self._skipped if self._skipped_depth else ""
-        else:
+        if not self._skipped:
             self._handle(tag, opens=False)
+        elif tag == self._skipped:
+            self._skipped = ""
 
     def _handle(self, tag: str, *, opens: bool) -> None:
         if tag == "br" or (tag == "img" and opens):  # browsers take </br> as <br>
@@ -182,7 +174,7 @@ class _PageParser(HTMLParser):
     def _break(self, *, quotes: bool) -> None:
         if self._kind == "item":  # its paragraphs are lines of it
             self._parts.append("\n")
-        elif self._kind != "heading" or any(part.strip() for part in self._parts):
+        else:
             self._end_block()
             self._quote = quotes
 
@@ -194,7 +186,6 @@ class _PageParser(HTMLParser):
         if text and self._rows is not None and self._kind in ("paragraph", "item"):
             self._cell = [*(self._cell or []), self._marker + text.replace("\n", "<br>")]
         elif text:
-            text = text.replace("\n", " ") if self._kind == "heading" else text
             self.blocks.append(Block(self._kind, self._marker + text, self._level))
         self._kind, self._level, self._marker, self._parts, self._quote = "paragraph", 0, "", [], False
 
@@ -215,10 +206,9 @@ class _PageParser(HTMLParser):
             name, begin = self._inline.pop()
         content = "".join(self._parts[begin:])
         before = self._parts[begin - 1] if begin else ""
-        within_formula = any(name == "var" for name, _ in self._inline)
         if tag in ("sub", "sup"):
             content = _script(tag, content, before)
-        elif self._kind != "preformatted" and not within_formula:
+        elif self._kind != "preformatted":
             content = _marked("$" if tag == "var" else "`", content)
         self._parts[begin:] = [content]
 
@@ -234,9 +224,7 @@ def _script(tag: str, content: str, before: str) -> str:
 def _marked(mark: str, content: str) -> str:
     """The content between marks; white space stays outside of them."""
     core = content.strip()
-    if not core or mark in core or core.startswith(r"\("):
-        return content
-    return content.replace(core, f"{mark}{core}{mark}", 1)
+    return content.replace(core, f"{mark}{core}{mark}", 1) if core else content
 
 
 def _flowing(text: str) -> str:
@@ -271,22 +259,15 @@ def _block_text(block: Block) -> str:
 
 Role = Literal["input", "output", "both", "none"]
 
-_CONSTRAINTS = re.compile(r"constra?i?nts?\b|limits?$|input constraints?|制約|制限|入力の制約")
-_SAMPLE = re.compile(r"sa[mp]+le|example|例|サンプル")
+_CONSTRAINTS = re.compile(r"constra?i?nts?\b|limits?$|制約|制限|入力の制約")
+_SAMPLE = re.compile(r"sample|example|例")
 _INPUT = re.compile(r"input|入力")
-_OUTPUT = re.compile(r"ou[tp]*put|出力")
+_OUTPUT = re.compile(r"output|出力")
 # A paragraph is a title only if it is nothing else, because "for example:" can be a paragraph, too.
 _TITLE_PARAGRAPH = re.compile(
-    r"(sample |example )?(input|output)( sample| example)?( for (the )?sample input)? ?#?\d*"
-    r"|(サンプル)?(入力|出力)の?例? ?\d*( ?に対する出力の?例?)?( ?\d+)?"
+    r"(sample )?(input|output)( for sample input)? ?\d*|(入力|出力)例? ?\d*( ?に対する出力(の?例)?)?"
 )
-_INTERACTIVE = re.compile(
-    r"fflush|\.flush|flush\(|std::endl|interactive|reactive"
-    r"|\bflush(ed|ing)?\b[^.\n]{0,40}(output|stream|stdout|buffer)|(output|stream|stdout|buffer)[^.\n]{0,40}\bflush"
-    r"|インタラクティブ|リアクティブ",
-    re.IGNORECASE,
-)
-"""Words of interactive problems. "flush" alone is not one: it is a hand of cards, too."""
+_INTERACTIVE = re.compile(r"interactive|flushed|インタラクティブ", re.IGNORECASE)
 
 
 def _samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:
@@ -299,23 +280,16 @@ def _samples(blocks: Sequence[Block]) -> tuple[tuple[str, str], ...]:
     samples = []
     waiting: str | None = None  # an input whose output has not come yet
     role: Role = "none"
-    together = False  # under a heading for both
     for block in blocks:
-        title = _title(block)
-        if title:
-            named = _role(title)
-            if named == "none" and together and re.fullmatch(r"(the )?(input|output|入力|出力)", title):
-                named = "input" if _INPUT.search(title) else "output"
-            if named != "none" or block.kind == "heading":
-                role = named
-                together = named == "both" or (together and named != "none")
+        if title := _title(block):
+            role = _role(title)
         elif block.kind == "preformatted" and role != "none":
             if role == "input" or (role == "both" and waiting is None):
                 waiting = block.text
             elif waiting is not None:
                 samples.append((waiting + "\n", block.text + "\n"))
                 waiting = None
-            role = "both" if together else "none"
+            role = "both" if role == "both" else "none"
     return tuple(samples)
 
 
@@ -323,7 +297,7 @@ def _title(block: Block) -> str:
     """A heading, or a paragraph that can only be meant as one, in lower case and plain letters; "" for other blocks."""
     if block.kind not in ("heading", "paragraph"):
         return ""
-    title = unicodedata.normalize("NFKC", block.text).lower().strip(" .:()[]<>【】「」・■*$")
+    title = block.text.lower().strip(" .:")
     return title if block.kind == "heading" or _TITLE_PARAGRAPH.fullmatch(title) else ""
 
 
@@ -334,6 +308,5 @@ def _role(title: str) -> Role:
     if not _SAMPLE.search(title) and not (numbered and (has_input or has_output)):
         return "none"
     if has_input and has_output:
-        answers = re.search(r"ou[tp]*put (for|of|to|corresponding)|対する出力|対応する出力", title)
-        return "output" if answers else "both"
+        return "output" if re.search(r"output for|対する出力", title) else "both"
     return "input" if has_input else "output" if has_output else "both"

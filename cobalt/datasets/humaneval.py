@@ -26,11 +26,11 @@ from cobalt.datasets.sources import (
     digest,
     hub_rows,
     local_rows,
-    none_left,
     problem_record,
     read_each,
     render,
     text_of,
+    write_counted,
 )
 from cobalt.episode import load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge
@@ -38,7 +38,7 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import last_line
 from cobalt.stage.progress import track
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
-from cobalt.stage.tally import Tally, with_first
+from cobalt.stage.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
     """
     prompts = load_prompts(settings.prompts)
     tally = Tally()
+    records: list[dict[str, Any]] = []
     async with LocalJudge(JudgeSettings.from_environment()) if judge is None else nullcontext(judge) as local:
         arguments = {
             "stage": "humaneval",
@@ -87,7 +88,6 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
             "judge": dict(await local.describe()),
         }
         with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
-            records = []
             for task in track(list(read_tasks(settings, tally)), desc="HumanEval", unit="task"):
                 suite = await recorded_suite(task, local)
                 if suite is None:
@@ -96,12 +96,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
                 tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
                 instruction = prompts.first_turn(task.question, task.fn_name)
                 records.append(problem_record(task.id, task.question, instruction, suite, suite.select(()), suite))
-            if not records:
-                raise none_left(tally, tally.first)
-            result.write(records)
-            left_out = {f"left out: {why}": tally[why] for why in dict.fromkeys((REFUSED, *tally.first))}
-            counts = {"read": tally["read"], **left_out, "kept": len(records), "calls": tally["calls"]}
-            result.summary = with_first({"problems": counts}, tally)
+            write_counted(result, records, tally, [REFUSED], ["calls"])
     return problems_made(result.summary, "HumanEval", settings.output_file)
 
 

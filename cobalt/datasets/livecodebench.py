@@ -24,9 +24,9 @@ from cobalt.datasets.sources import (
     field_of,
     hub_file,
     local_rows,
-    none_left,
     read_each,
     with_starter_code,
+    write_counted,
 )
 from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
@@ -35,7 +35,7 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
-from cobalt.stage.tally import Tally, with_first
+from cobalt.stage.tally import Tally
 
 DATA_SET = "livecodebench/code_generation_lite"
 FILE = "test6.jsonl"
@@ -47,7 +47,7 @@ _TEXT_OPCODES = frozenset(
     {"PROTO", "FRAME", "STOP", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
     | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 )
-OUTSIDE, KEPT, CALLED = "outside the dates", "kept", "of them called functions"
+OUTSIDE, CALLED = "outside the dates", "of them called functions"
 _MOST_OPCODES = 16  # Python writes up to five
 _COPIED = ("question_id", "question_title", "platform", "contest_id", "contest_date")
 _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
@@ -94,25 +94,16 @@ def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
         "prompts": prompts.digests,
     }
     tally = Tally()
+
+    def problems() -> Iterator[dict[str, Any]]:
+        read = partial(_read, settings=settings, prompts=prompts)
+        for problem in read_each(local_rows(source), read, "question_id", tally):
+            tally[CALLED] += problem.called
+            yield problem.record
+
     with whole(settings.output_file, arguments, [source]) as result:
-        result.write(_problems(settings, source, prompts, tally))
-        counts = {"read": tally["read"], **{why: tally[why] for why in (OUTSIDE, *tally.first)}}
-        counts |= {name: tally[name] for name in (KEPT, CALLED)}
-        result.summary = with_first({"problems": counts}, tally)
+        write_counted(result, problems(), tally, [OUTSIDE], [CALLED], prefix="")
     return problems_made(result.summary, "LiveCodeBench", settings.output_file)
-
-
-def _problems(
-    settings: LiveCodeBenchSettings, source: Path, prompts: PromptSet, tally: Tally
-) -> Iterator[dict[str, Any]]:
-    """The records of the window, counted into `tally` as they are read."""
-    read = partial(_read, settings=settings, prompts=prompts)
-    for problem in read_each(local_rows(source), read, "question_id", tally):
-        tally[KEPT] += 1
-        tally[CALLED] += problem.called
-        yield problem.record
-    if not tally[KEPT]:
-        raise none_left(tally, tally.first)
 
 
 class _Read(NamedTuple):

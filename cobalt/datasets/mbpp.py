@@ -5,7 +5,8 @@ the same assertions decide. The sanitized release has `prompt` for `text`, and `
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import pydantic.dataclasses
 
@@ -18,17 +19,19 @@ from cobalt.datasets.sources import (
     field_of,
     hub_rows,
     local_rows,
-    none_left,
     optional,
     problem_record,
+    read_each,
     render,
     text_of,
     texts_of,
+    write_counted,
 )
 from cobalt.episode import PromptSet, load_prompts
-from cobalt.stage.errors import UserError, naming
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
-from cobalt.stage.tally import REPEATED, Tally, with_first
+from cobalt.stage.tally import Tally, first_malformed
 
 DATA_SET = "google-research-datasets/mbpp"
 CONFIG = "full"
@@ -57,12 +60,20 @@ class MbppSettings:
     """Tasks to keep: test (11 to 510), validation (511 to 600), train (601 to 974), prompt (1 to 10) or all."""
     shots: Literal[0, 3] = 0
     """Solved tasks before the task in the field `instruction`: none, or the tasks 2, 3 and 4 as in the original."""
-    challenge_tests: bool = False
-    """Add the assertions of challenge_test_list, which few tasks have, to the hidden tests."""
     solutions: bool = False
     """Add each task's own program as `human_solutions`, which preproc_judged.py takes for accepted."""
     prompts: str = "paper"
     """Prompt set of the field `instruction` without solved tasks: paper, pocket, program, or a folder."""
+
+
+class Task(NamedTuple):
+    """A row, read; `tests` are its assertions, and `suite` is made of them."""
+
+    id: int
+    text: str
+    tests: list[str]
+    code: str
+    suite: TestSuite
 
 
 @stage
@@ -78,92 +89,55 @@ def mbpp(settings: MbppSettings) -> Outcome:
         "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",
         "split": settings.split,
         "shots": settings.shots,
-        "challenge_tests": settings.challenge_tests,
+        "challenge_tests": False,  # the rule in the words of the manifests: test_list alone
         **({"solutions": True} if settings.solutions else {}),
         "prompts": prompts.digests,
         "texts": {name: digest(name) for name in ("question_with_tests", "three_shot")},
     }
     tally = Tally()
-    records = list(_problems(settings, prompts, _rows(settings, tally), tally))
-    if not records:
-        raise none_left(tally, tally.first)
-    left_out = {f"left out: {why}": tally[why] for why in tally.first}
     with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
-        result.write(records)
-        result.summary = with_first({"problems": {"read": tally["read"], **left_out, "kept": len(records)}}, tally)
+        write_counted(result, _problems(settings, prompts, tally), tally)
     return problems_made(result.summary, "MBPP", settings.output_file)
 
 
-def _rows(settings: MbppSettings, tally: Tally) -> dict[int, Row]:
-    """Every row that has a task id of its own by that id, in the order of the ids; the others are counted."""
+def _problems(settings: MbppSettings, prompts: PromptSet, tally: Tally) -> Iterator[dict[str, Any]]:
+    """The records of the split; rows are counted."""
     if settings.input_file:
-        source: Iterator[Row] = local_rows(settings.input_file)
+        rows: Iterator[Row] = local_rows(settings.input_file)
     else:
         advice = "give a copy of mbpp.jsonl by --input_file"
-        source = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice, CONFIG))
-    rows: dict[int, Row] = {}
-    for place, row in source:
-        tally["read"] += 1
-        try:
-            identifier = field_of(row, "task_id", int)
-        except UserError as error:
-            tally.malformed(place, error)
+        rows = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice, CONFIG))
+    tasks = {task.id: task for task in read_each(rows, partial(_read, settings=settings), "task_id", tally)}
+    if settings.shots and (missing := set(EXAMPLES) - tasks.keys()):
+        why = f"the file has no task {min(missing)}{first_malformed(tally.first)}"
+        raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: {why}")
+    for number, task in sorted(tasks.items()):
+        if settings.split not in ("all", split_of(number)):  # an example
+            tally.leave_out(OTHER_SPLIT, number)
             continue
-        if identifier in rows:
-            tally.leave_out(REPEATED, identifier)
-        elif row.get("text") is None and "prompt" in row:  # the sanitized release's name for `text`
-            rows[identifier] = place, row | {"text": row["prompt"]}
+        question = render("question_with_tests", text=task.text, tests=task.tests)
+        if settings.shots:
+            examples = [tasks[one]._replace(code=tasks[one].code.strip()) for one in EXAMPLES]
+            instruction = render("three_shot", examples=examples, text=task.text, tests=task.tests)
         else:
-            rows[identifier] = place, row
-    return dict(sorted(rows.items()))
+            instruction = prompts.first_turn(question, task.suite.fn_name)
+        suites, solutions = [task.suite] * 3, {"human_solutions": [task.code]} if settings.solutions else {}
+        record = problem_record(f"MBPP/{number}", question, instruction, *suites, **solutions)
+        yield record | {"task_id": number, "split": split_of(number)}
 
 
-def _problems(
-    settings: MbppSettings, prompts: PromptSet, rows: Mapping[int, Row], tally: Tally
-) -> Iterator[dict[str, Any]]:
-    examples = _examples(rows) if settings.shots else []
-    for task, (place, row) in rows.items():
-        if settings.split not in ("all", split_of(task)):
-            tally.leave_out(OTHER_SPLIT, task)
-            continue
-        try:
-            record = _problem(row, settings, prompts, examples)
-        except UserError as error:
-            tally.malformed(place, error, task)
-            continue
-        yield record | {"task_id": task, "split": split_of(task)}
+def _read(row: Mapping[str, Any], settings: MbppSettings) -> Task | str:
+    """The task in a row of the split, or an example that is needed; for other rows why they are left out."""
+    number = field_of(row, "task_id", int)
+    if settings.split not in ("all", split_of(number)) and not (settings.shots and number in EXAMPLES):
+        return OTHER_SPLIT
+    text = text_of(row, "prompt" if row.get("text") is None and "prompt" in row else "text")
+    code, tests = text_of(row, "code"), texts_of(row, "test_list")
+    imports = "\n".join(optional(row, "test_imports", texts_of, []))
+    suite = assertion_suite(tests, code, optional(row, "test_setup_code", text_of, ""), imports)
+    return Task(number, text, tests, code, suite)
 
 
 def split_of(task: int) -> str:
     """The split of a task id; "other" for an id that the release does not have."""
     return next((name for name, ids in SPLITS.items() if task in ids), "other")
-
-
-def _examples(rows: Mapping[int, Row]) -> list[dict[str, Any]]:
-    """The tasks of the three-shot prompt with their programs."""
-    examples = []
-    for task in EXAMPLES:
-        if task not in rows:
-            raise UserError(f"the three-shot prompt needs the tasks {EXAMPLES}: the file has no task {task}")
-        place, row = rows[task]
-        with naming(place):
-            code = text_of(row, "code").strip()
-            examples.append({"text": text_of(row, "text"), "tests": texts_of(row, "test_list"), "code": code})
-    return examples
-
-
-def _problem(
-    row: dict[str, Any], settings: MbppSettings, prompts: PromptSet, examples: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The record of a row."""
-    text, code, shown = text_of(row, "text"), text_of(row, "code"), texts_of(row, "test_list")
-    harder = optional(row, "challenge_test_list", texts_of, []) if settings.challenge_tests else []
-    imports = "\n".join(optional(row, "test_imports", texts_of, []))
-    every = assertion_suite(shown + harder, code, optional(row, "test_setup_code", text_of, ""), imports)
-    question = render("question_with_tests", text=text, tests=shown)
-    if settings.shots:
-        instruction = render("three_shot", examples=examples, text=text, tests=shown)
-    else:
-        instruction = prompts.first_turn(question, every.fn_name)
-    public, solutions = every.select(range(len(shown))), {"human_solutions": [code]} if settings.solutions else {}
-    return problem_record(f"MBPP/{row['task_id']}", question, instruction, every, public, every, **solutions)

@@ -18,8 +18,8 @@ from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import file_digest, write_summary
 from cobalt.stage.records import RecordId
 from cobalt.stage.rows import decode_json, plain_row, read_rows
-from cobalt.stage.run import WRITTEN, Each, Flag, Outcome
-from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed
+from cobalt.stage.run import WRITTEN, Each, Flag, Outcome, Whole
+from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
 ProblemsFile = Annotated[
     Path, Flag(None, "-o", text="Problems (JSONL), with their manifest next to them as .run.json."), WRITTEN
@@ -141,6 +141,29 @@ async def judge_each(
             summary = count()
             write_summary(result.path, summary)
     return Outcome(summary=summary)
+
+
+def write_counted(
+    result: Whole,
+    problems: Iterable[Mapping[str, Any]],
+    tally: Tally,
+    reasons: Sequence[str] = (),
+    parts: Sequence[str] = (),
+    prefix: str = "left out: ",
+) -> None:
+    """Write the records of problems and the counts of the tally, which reading the problems fills.
+
+    `reasons` to leave rows out are counted even if there was no such row; in the summary `prefix` stands before each
+    reason. `parts` are further counts, about what is kept. Raises UserError if no problem is left.
+    """
+    for problem in problems:
+        tally["kept"] += 1
+        result.write([problem])
+    if not tally["kept"]:
+        raise none_left(tally, tally.first)
+    left_out = {f"{prefix}{why}": tally[why] for why in dict.fromkeys((*reasons, *tally.first))}
+    counts = {"read": tally["read"], **left_out, **{name: tally[name] for name in ("kept", *parts)}}
+    result.summary = with_first({"problems": counts}, tally)
 
 
 def problem_record(

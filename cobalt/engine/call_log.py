@@ -24,10 +24,9 @@ def calls_path(result: Path) -> Path:
 
 
 class CallLog:
-    """The paid calls of one result file; a context manager, held by one process at a time.
+    """The paid calls of one result file, or of none; a context manager, held by one process at a time.
 
     Attributes:
-        path: The file.
         spent: Cost of all its calls in US dollars, including those of earlier runs.
 
     Raises:
@@ -35,16 +34,19 @@ class CallLog:
             writing it.
     """
 
-    def __init__(self, result: Path) -> None:
-        check_result_path(result)
-        self.path = calls_path(result)
-        self._file = RecordFile(self.path)  # first: until it is locked, another process may still write
-        try:
-            records = iterate_records(self.path, unfinished=True)
-            self._answers = {str(each["id"]): Completion.model_validate(each.get("completion")) for each in records}
-        except ValidationError:
-            self.__exit__(None, None, None)
-            raise UserError(f"{self.path} is not a log of calls: move it away") from None
+    def __init__(self, result: Path | None = None) -> None:
+        self._file: RecordFile | None = None
+        self._answers: dict[str, Completion] = {}
+        if result is not None:
+            check_result_path(result)
+            path = calls_path(result)
+            self._file = RecordFile(path)  # first: until it is locked, another process may still write
+            try:
+                records = iterate_records(path, unfinished=True)
+                self._answers = {str(each["id"]): Completion.model_validate(each.get("completion")) for each in records}
+            except ValidationError:
+                self.__exit__(None, None, None)
+                raise UserError(f"{path} is not a log of calls: move it away") from None
         self.spent = sum(completion.cost or 0.0 for completion in self._answers.values())
 
     def find(self, key: str) -> Completion | None:
@@ -52,14 +54,16 @@ class CallLog:
         return self._answers.get(key)
 
     async def append(self, key: str, completion: Completion, usage: Mapping[str, Any]) -> None:
-        """Write one answer and return when it is on the disk."""
-        self._answers[key] = completion
+        """Write one answer and return when it is on the disk; without a file its cost alone is kept."""
         self.spent += completion.cost or 0.0
-        record = {"id": key, "completion": completion.model_dump(), "usage": dict(usage)}
-        await asyncio.to_thread(self._file.append, record)
+        if self._file is not None:
+            self._answers[key] = completion
+            record = {"id": key, "completion": completion.model_dump(), "usage": dict(usage)}
+            await asyncio.to_thread(self._file.append, record)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._file.__exit__(*exception)
+        if self._file is not None:
+            self._file.__exit__(*exception)

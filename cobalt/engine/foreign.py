@@ -2,8 +2,7 @@
 
 Its completions are those of the engine in this process, as far as a server's answers allow it. So every field of
 sampling is sent, special tokens are asked for, and each sample is a request of its own, with its own seed. With the
-model's tokenizer, `<think>` is put back where the chat template opens it, a turn ends where the template ends it, and
-only the room that a prompt leaves is asked for.
+model's tokenizer, `<think>` is put back where the chat template opens it, and a turn ends where the template ends it.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import httpx
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import render
 from cobalt.episode import Message
-from cobalt.episode.chat_template import end_of_turn, template_arguments
+from cobalt.episode.chat_template import end_of_turn, head_of_responses, template_arguments
 from cobalt.episode.thinking import CLOSE, OPEN
 from cobalt.episode.token_count import load_tokenizer
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -49,16 +47,12 @@ async def foreign_server(servers: Servers, model: str | None) -> "ForeignServer"
         UserError: the servers do not speak OpenAI's API, or do not have the model.
     """
     entries = [_entry(answer, model) for answer in await servers.ask_all("/v1/models")]
-    descriptions = [_described(entry) for entry in entries]
-    if any(description != descriptions[0] for description in descriptions):
-        raise UserError(f"{', '.join(servers.urls)} serve {descriptions}: start all with the same settings")
+    named = [{name: entry[name] for name in ("id", "max_model_len") if entry.get(name)} for entry in entries]
+    if any(each != named[0] for each in named):
+        raise UserError(f"{', '.join(servers.urls)} serve {named}: start all with the same settings")
     names = [str(name) for name in (model, entries[0].get("root"), entries[0]["id"]) if name]
-    return ForeignServer(servers, descriptions[0], await asyncio.to_thread(_tokenizer, dict.fromkeys(names)))
-
-
-def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
-    limit = {"max_model_len": entry["max_model_len"]} if entry.get("max_model_len") else {}
-    return {"model": entry["id"], **limit, "foreign": True}
+    tokenizer = await asyncio.to_thread(_tokenizer, dict.fromkeys(names))
+    return ForeignServer(servers, {"model": named[0].pop("id"), **named[0], "foreign": True}, tokenizer)
 
 
 def _entry(answer: httpx.Response, model: str | None) -> dict[str, Any]:
@@ -103,45 +97,35 @@ class ForeignServer:
     def __init__(self, servers: Servers, description: Mapping[str, Any], tokenizer: Any) -> None:
         self.description = description
         self._servers, self._tokenizer = servers, tokenizer
-        self._limit: int | None = description.get("max_model_len")
         self._end = None if tokenizer is None else end_of_turn(tokenizer, {})
-        self._renderer = ThreadPoolExecutor(max_workers=1)  # one thread, because the tokenizer is not shared
 
     async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
         """Draw completions; see `Engine.generate`."""
-        body, tokens, opened = self._body(conversation, settings), 0, ""
-        if self._tokenizer is not None:
-            ids, opened = await asyncio.get_running_loop().run_in_executor(
-                self._renderer, render, self._tokenizer, list(conversation), settings.chat_template_thinking
-            )
-            tokens = len(ids)
-            if self._limit is not None:
-                if tokens >= self._limit:
-                    return _too_long(settings, tokens, f"the conversation has {tokens} of {self._limit} tokens")
-                body["max_tokens"] = min(settings.max_tokens, self._limit - tokens)
-        try:
-            return await self._samples(body, settings, opened)
-        except _TooLong:
-            del body["max_tokens"]  # a server then gives what the prompt leaves of the context
-        try:
-            return await self._samples(body, settings, opened)
-        except _TooLong as error:
-            return _too_long(settings, tokens, str(error))
-
-    def _body(self, conversation: Sequence[Message], settings: GenerationSettings) -> dict[str, Any]:
         arguments = template_arguments(settings.chat_template_thinking)
-        return {
+        opened = "" if self._tokenizer is None else head_of_responses(self._tokenizer, arguments)
+        body: dict[str, Any] = {
             "model": self.description["model"],
             "messages": list(conversation),
             "temperature": settings.temperature,
             "top_p": settings.top_p,
-            "max_tokens": settings.max_tokens,
             "n": 1,
             "skip_special_tokens": False,
             **PLAIN_SAMPLING,
             **({} if self._end is None else {"stop_token_ids": [self._end]}),
             **({"chat_template_kwargs": arguments} if arguments else {}),
         }
+        # Without a number a server gives what the prompt leaves of the context.
+        limits: list[dict[str, int]] = [{"max_tokens": settings.max_tokens}, {}]
+        reason = ""
+        for limit in limits:
+            try:
+                return await self._samples(body | limit, settings, opened)
+            except _TooLong as error:
+                reason = str(error)
+        prompt, thinking = list(conversation), settings.chat_template_thinking
+        tokens = 0 if self._tokenizer is None else len(render(self._tokenizer, prompt, thinking)[0])
+        refused = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
+        return [refused] * settings.n
 
     async def _samples(self, body: Mapping[str, Any], settings: GenerationSettings, opened: str) -> list[Completion]:
         """All samples; those that are left are cancelled when one fails."""
@@ -189,8 +173,3 @@ class ForeignServer:
     def _clean(self, text: str) -> str:
         end = getattr(self._tokenizer, "eos_token", None)
         return text.removesuffix(end) if end else text
-
-
-def _too_long(settings: GenerationSettings, tokens: int, reason: str) -> list[Completion]:
-    completion = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
-    return [completion] * settings.n

@@ -10,15 +10,15 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import Call, Completion, GenerationSettings, derive_seed
-from cobalt.engine.call_log import CallLog
-from cobalt.engine.pacing import Pacer, retry_after
+from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.provider_access import (
     Credentials,
     check_listening,
@@ -65,12 +65,11 @@ async def open_engine(
         UserError: see `LiteLLMEngine` and `CallLog`.
     """
     credentials = read_credentials({name.upper(): getattr(flags, name) for name in _KEYS})
-    log = None if result is None else CallLog(result)
-    with log or nullcontext():
+    with CallLog(result) as log:
         async with LiteLLMEngine(flags, credentials, log, response_format=response_format) as engine:
             yield engine
-        if log is not None and engine.spent:
-            logger.info("%s: $%.4f spent in all", log.path, engine.spent)
+        if result is not None and log.spent:
+            logger.info("%s: $%.4f spent in all", calls_path(result), log.spent)
 
 
 class LiteLLMEngine:
@@ -83,7 +82,7 @@ class LiteLLMEngine:
     Args:
         flags: Model and limits.
         credentials: The keys.
-        log: The log of paid answers; None: no log.
+        log: The log of paid answers; None: they are not kept.
         response_format: JSON schema of the answers, for models that support it; None: free text.
         longest_backoff: Longest pause between two attempts, in seconds, unless the provider asks for a longer one.
 
@@ -105,10 +104,11 @@ class LiteLLMEngine:
             check_url(flags.api_base)
         flags.check_ranges()
         self._litellm = import_litellm()
-        self._flags, self._credentials, self._log = flags, credentials, log
+        self._flags, self._credentials, self._log = flags, credentials, log or CallLog()
         self._schema, self._longest_backoff = response_format, longest_backoff
-        self._spent = 0.0  # used without a log only
-        self._pacer = Pacer(flags.requests_per_minute)
+        self._interval = 60 / flags.requests_per_minute if flags.requests_per_minute else 0.0
+        self._next = 0.0  # when another request may start
+        self._resume = 0.0  # when requests may start again after a pause that the provider asked for
         self._slots = asyncio.Semaphore(flags.concurrent_requests)
         self._ended = False
         self._requests: set[asyncio.Task[Completion]] = set()
@@ -169,11 +169,6 @@ class LiteLLMEngine:
         """Whether the model's answers follow the `response_format`."""
         return self._response_format() is not None
 
-    @property
-    def spent(self) -> float:
-        """US dollars spent so far; with a log, those of earlier runs of the same result are included."""
-        return self._spent if self._log is None else self._log.spent
-
     def parameters(self, settings: GenerationSettings) -> dict[str, Any]:
         """The parameters that are sent with the conversation.
 
@@ -207,7 +202,7 @@ class LiteLLMEngine:
             settings = settings.model_copy(update={"seed": derive_seed(settings.seed, call)})
         parameters = self.parameters(settings)
         key = self._key(conversation, parameters, call)
-        if self._log and (known := self._log.find(key)):
+        if known := self._log.find(key):
             return known
         # A task of its own, so that its answer still arrives and is logged if the run ends.
         request = asyncio.create_task(self._request(list(conversation), parameters, key))
@@ -221,43 +216,43 @@ class LiteLLMEngine:
             request.exception()  # mark the exception as retrieved, because no caller may be waiting for it any more
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
-        attempts = retrying(
+        send = retrying(
             self._flags.attempts,
             first_pause=0.5,
             longest_pause=self._longest_backoff,
             retry=lambda error: isinstance(error, ProviderFailure),
         )
-        answer: _Answer = await attempts(self._attempt, conversation, parameters)
+        answer: _Answer = await send(self._in_turn, conversation, parameters)
+        if answer[0].finish_reason == "prompt_too_long":
+            # As in the project's own engine, the answer may take what the conversation leaves of the context.
+            rest = {name: value for name, value in parameters.items() if name != "max_tokens"}
+            answer = await send(self._in_turn, conversation, rest | left_of_context(answer[0].message))
         completion, usage = answer
         if usage is None:
             return completion
         if completion.cost is None and self._flags.spend_limit is not None:
             raise SpendLimitReached("the provider reported no usage, so that the spend limit cannot be held")
-        if self._log is not None:
-            await self._log.append(key, completion, usage)
-        else:
-            self._spent += completion.cost or 0.0
+        await self._log.append(key, completion, usage)
         return completion
 
-    async def _attempt(self, conversation: list[Message], parameters: dict[str, Any]) -> _Answer:
+    async def _in_turn(self, conversation: list[Message], parameters: Mapping[str, Any]) -> _Answer:
+        """The answer to a request that is made when its turn has come, and within the limit on spending."""
         async with self._slots:
             if self._ended:
                 raise InfrastructureError("the run ended before this request was made")
-            answer = await self._send(conversation, parameters)
-            if answer[0].finish_reason == "prompt_too_long":
-                # As in the project's own engine, the answer may take what the conversation leaves of the context.
-                rest = {name: value for name, value in parameters.items() if name != "max_tokens"}
-                answer = await self._send(conversation, rest | left_of_context(answer[0].message))
-            return answer
+            start = max(time.monotonic(), self._next, self._resume)
+            self._next = start + self._interval
+            while (left := max(start, self._resume) - time.monotonic()) > 0:  # noqa: ASYNC110 - another request may move it
+                await asyncio.sleep(left)
+            limit, spent = self._flags.spend_limit, self._log.spent
+            if limit is not None and spent >= limit:
+                raise SpendLimitReached(
+                    f"the spend limit of ${limit:g} is reached (${spent:.4f} spent): what is finished is kept;"
+                    " run the same command with a higher --spend_limit to go on"
+                )
+            return await self._send(conversation, parameters)
 
     async def _send(self, conversation: list[Message], parameters: Mapping[str, Any]) -> _Answer:
-        await self._pacer.wait()
-        limit = self._flags.spend_limit
-        if limit is not None and self.spent >= limit:
-            raise SpendLimitReached(
-                f"the spend limit of ${limit:g} is reached (${self.spent:.4f} spent): what is finished is kept;"
-                " run the same command with a higher --spend_limit to go on"
-            )
         response, body = await self._response(conversation, parameters)
         if (inside := error_inside(body)) is not None:
             return self._refused(ProviderError.inside(inside)), None
@@ -320,12 +315,11 @@ class LiteLLMEngine:
             case Cause.LENGTH:
                 return Completion(text="", finish_reason="prompt_too_long", message=reason)
             case Cause.TRANSIENT:
-                pause = retry_after(error.headers)
-                if pause > LONGEST_PAUSE:
+                if error.pause > LONGEST_PAUSE:
                     raise ServiceDown(
-                        f"the provider asks for a pause of {pause:.0f} s: run the same command again then"
+                        f"the provider asks for a pause of {error.pause:.0f} s: run the same command again then"
                     )
-                self._pacer.pause(pause)
+                self._resume = max(self._resume, time.monotonic() + error.pause)
                 raise ProviderFailure(f"the provider failed ({error.status}): {reason}")
         raise InfrastructureError(f"the provider refused the request ({error.status}): {reason}")
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import UserError
 
 NO_TEMPLATE = (
     "{model} has no chat template, so conversations cannot be sent to it: give an instruction-tuned model, or a copy"
@@ -30,8 +30,7 @@ def check_model(model: str) -> None:
     """Check that a model is there, and that a folder has a chat template.
 
     Raises:
-        UserError: the folder holds no model or no chat template, or there is no such model on the Hub.
-        InfrastructureError: the model is not on this machine, and the Hub does not answer within 10 s.
+        UserError: the folder holds no model or no chat template, or the Hub does not give such a model within 10 s.
     """
     path = model_path(model)
     if path is not None:
@@ -64,34 +63,28 @@ def check_folder(path: Path) -> None:
 
 
 def check_vocabulary(folder: Path) -> None:
-    """Refuse a model with fewer embeddings than tokens (UserError); damaged files are left to those who load them."""
+    """Refuse a model with fewer embeddings than tokens (UserError); damaged files are left to those who load them.
+
+    Special tokens that neither end a turn nor stand in the chat template count for nothing: Gemma 3 has one for images.
+    """
+    settings, tokenizer = _json(folder / "tokenizer_config.json") or {}, _json(folder / "tokenizer.json") or {}
+    template, embeddings = folder / "chat_template.jinja", text_config(folder).get("vocab_size")
     try:
-        most = _tokens(folder)
+        used = [settings.get("chat_template"), settings.get("eos_token")]
+        used += [template.read_text(encoding="utf-8")] if template.is_file() else []
+        vocabulary, added = (tokenizer.get("model") or {}).get("vocab") or {}, tokenizer.get("added_tokens") or ()
+        if isinstance(vocabulary, list):
+            vocabulary = {token: number for number, (token, *_) in enumerate(vocabulary)}
+        unused = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
+        numbers = vocabulary | {token["content"]: token["id"] for token in added}
+        most = max((int(number) + 1 for token, number in numbers.items() if token not in unused), default=0)
     except (AttributeError, LookupError, TypeError, ValueError):
         return
-    embeddings = text_config(folder).get("vocab_size")
     if isinstance(embeddings, int) and embeddings < most:
         raise UserError(
             f"the tokenizer of {folder} has {most} tokens, and the model embeddings for only {embeddings}: take the"
             " tokenizer that the model was trained with"
         )
-
-
-def _tokens(folder: Path) -> int:
-    """The number of embeddings that a tokenizer needs.
-
-    Special tokens that neither end a turn nor stand in the chat template count for nothing: Gemma 3 has one for images.
-    """
-    settings, tokenizer = _json(folder / "tokenizer_config.json") or {}, _json(folder / "tokenizer.json") or {}
-    vocabulary, added = (tokenizer.get("model") or {}).get("vocab") or {}, tokenizer.get("added_tokens") or ()
-    if isinstance(vocabulary, list):
-        vocabulary = {token: number for number, (token, *_) in enumerate(vocabulary)}
-    template = folder / "chat_template.jinja"
-    used = [settings.get(name) for name in ("chat_template", "eos_token")]
-    used += [template.read_text(encoding="utf-8")] if template.is_file() else []
-    special = {token["content"] for token in added if token.get("special") and token["content"] not in str(used)}
-    numbers = vocabulary | {token["content"]: token["id"] for token in added}
-    return max((int(number) + 1 for token, number in numbers.items() if token not in special), default=0)
 
 
 def text_config(folder: Path) -> dict[str, Any]:
@@ -136,18 +129,16 @@ def cached_config(model: str) -> Path | None:
 
 def _check_on_hub(model: str) -> None:
     from httpx import HTTPError
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import GatedRepoError, HFValidationError
 
-    absent = f"there is no folder {model}, this machine's cache of the Hub does not have the model"
-    advice = "give the folder of a model, or download the model once where there is a network (hf download)"
-    if constants.is_offline_mode():
-        raise UserError(f"{absent}, and HF_HUB_OFFLINE is set: {advice}")
     try:
         get_hf_file_metadata(hf_hub_url(model, "config.json"), token=os.environ.get("HF_TOKEN"), timeout=_HUB_SECONDS)
     except GatedRepoError:
         raise UserError(f"accept the conditions of {model} on its page of the Hub, and set HF_TOKEN") from None
-    except (RepositoryNotFoundError, HFValidationError):
-        raise UserError(f"there is neither a folder {model} nor a model of this name on the Hub: {advice}") from None
-    except (HTTPError, OSError) as error:
-        raise InfrastructureError(f"{absent}, and the Hub does not answer ({error}): {advice}") from None
+    except (HTTPError, HFValidationError, OSError) as error:  # a network that is not there, and HF_HUB_OFFLINE too
+        raise UserError(
+            f"there is no folder {model}, and the Hub does not give a model of this name"
+            f" ({' '.join(str(error).split())}): give the folder of a model, or download the model once where there is"
+            " a network (hf download); a provider's model is the --model_name of cobalt sample and cobalt repair"
+        ) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.engine.base import Call, Completion, Engine, GenerationSettings
-from cobalt.engine.model_check import cached_config, model_path
+from cobalt.engine.model_check import cached_config, check_model, model_path
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX, VllmSettings
 from cobalt.episode import Message
 from cobalt.stage.errors import UserError
@@ -65,7 +65,8 @@ def open_vllm_or_url(
         log: File for the output of an engine in this process; see `VllmEngine`.
 
     Raises:
-        UserError: there is neither a URL nor a model, or settings come with a URL, or a setting is wrong.
+        UserError: there is neither a URL nor a model, or settings come with a URL, or a setting is wrong, or the model
+            is not there.
     """
     named = engine_urls(urls)
     if named and settings:
@@ -81,6 +82,7 @@ def open_vllm_or_url(
         )
     from cobalt.engine.vllm_engine import VllmEngine
 
+    check_model(model)  # vLLM would find it out after half a minute
     read = read_settings(VllmSettings, pairs(settings) | {"model": model}, os.environ, ENVIRONMENT_PREFIX)
     return VllmEngine(read, log=log)
 

@@ -114,38 +114,20 @@ def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Crede
     """The variable that holds the key, and the arguments for LiteLLM.
 
     Raises:
-        UserError: there is no key; the message names the variable. For AWS: there is no boto3.
+        UserError: there is no key; the message names the variable.
     """
     if flags.api_base:
         own = credentials.get("OPENAI_API_KEY") or _NO_KEY
         return "OPENAI_API_KEY", {"api_base": flags.api_base, "api_key": own}
     if provider.startswith(("bedrock", "sagemaker")):
-        return " and ".join(_AWS[:2]), _find_aws_access(credentials)
+        values = {name.lower(): value for name in _AWS if (value := credentials.get(name))}
+        return " and ".join(_AWS[:2]), values  # boto3 finds others, such as those of a profile
     missing = litellm.validate_environment(flags.model_name)["missing_keys"]
     variable = next(iter(missing), f"{provider.upper()}_API_KEY")
     key = credentials.get(variable)
     if key is None and (missing or variable in os.environ):  # a variable that is set but empty is not a key
         raise UserError(f"there is no key for {flags.model_name!r}: set {variable} in the environment")
     return variable, {"api_key": key} if key else {}
-
-
-def _find_aws_access(credentials: Credentials) -> dict[str, Any]:
-    values = {name: value for name in _AWS if (value := credentials.get(name))}
-    try:
-        import boto3
-        from botocore.exceptions import BotoCoreError
-    except ImportError:
-        raise UserError("boto3 is not installed: run scripts/setup.sh --with api") from None
-    try:
-        bearer = credentials.get("AWS_BEARER_TOKEN_BEDROCK")
-        keys = values.keys() & _AWS[:2] or bearer or boto3.Session().get_credentials()
-    except BotoCoreError as error:
-        raise UserError(f"the profile of AWS cannot be used: {error}") from None
-    if not keys or len(values.keys() & _AWS[:2]) == 1:
-        raise UserError(
-            f"{' and '.join(_AWS[:2])} are not both set: set them in the environment, or a profile in AWS_PROFILE"
-        )
-    return {name.lower(): value for name, value in values.items()}
 
 
 def check_url(base: str) -> None:

@@ -49,6 +49,7 @@ _INPUT = re.compile(
 _ACCOUNT = re.compile(
     r"insufficient[ _](?:account )?(?:balance|credits?|funds|quota)|balance is too low|exceeded_current_quota_error"
     r"|billing hard limit|arrearage|(?:account|organization)(?: has been| was| is)? (?:flagged|disabled|suspended)"
+    r"|config profile|partial credentials"  # of AWS, which are not there
 )
 _LENGTH = re.compile(
     r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
@@ -95,6 +96,14 @@ class ProviderError:
         headers = headers or getattr(getattr(error, "response", None), "headers", None) or {}
         number = int(status) if str(status).isdecimal() else _UNNAMED_STATUS
         return cls(number, str(error), " ".join(parts).lower(), headers)
+
+    @property
+    def pause(self) -> float:
+        """The seconds of a `Retry-After` header; 0 without one, or where it is a date."""
+        try:
+            return max(0.0, float({name.lower(): text for name, text in self.headers.items()}["retry-after"]))
+        except (KeyError, ValueError):
+            return 0.0
 
     @property
     def cause(self) -> Cause:

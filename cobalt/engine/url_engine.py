@@ -89,17 +89,15 @@ class UrlEngine:
 
     async def _ask(self) -> "_App | ForeignServer":
         answers = await self._servers.ask_all("/describe", accept=_ABSENT)
-        if all(answer.is_success for answer in answers):
-            description = await self._servers.describe()
-            if self._model is not None and not _is_served(self._model, description):
-                raise UserError(
-                    f"the engine at {self._servers.urls[0]} serves {description.get('name')}, and not {self._model}:"
-                    " leave --model out, or start the engine with that model"
-                )
-            return _App(self._servers, description)
-        if any(answer.is_success for answer in answers):
-            raise UserError(f"of {', '.join(self._servers.urls)} some are apps of this project and some are not")
-        return await foreign_server(self._servers, self._model)
+        if not any(answer.is_success for answer in answers):
+            return await foreign_server(self._servers, self._model)
+        description = await self._servers.describe()
+        if self._model is not None and not _is_served(self._model, description):
+            raise UserError(
+                f"the engine at {self._servers.urls[0]} serves {description.get('name')}, and not {self._model}:"
+                " leave --model out, or start the engine with that model"
+            )
+        return _App(self._servers, description)
 
 
 class _App:

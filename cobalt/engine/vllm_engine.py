@@ -16,7 +16,7 @@ from typing import Any, Self
 from cobalt.engine.base import Call, Completion, GenerationSettings
 from cobalt.engine.model_check import NO_TEMPLATE
 from cobalt.engine.model_name import fingerprint, model_name
-from cobalt.engine.startup import EngineOutput, Started, start
+from cobalt.engine.startup import EngineOutput, start
 from cobalt.engine.vllm_settings import VllmSettings, with_checked_model
 from cobalt.episode import Message, TemplateThinking
 from cobalt.episode.chat_template import (
@@ -84,7 +84,16 @@ class VllmEngine:
         # A thread, so that rendering does not block the event loop; only one, because the tokenizer is not shared.
         self._renderer = ThreadPoolExecutor(max_workers=1)
         # After vLLM has loaded the model, so that one from the Hub is in the cache.
-        self._description = describe(self.settings, self._started, self._limit)
+        model, folder = self.settings.model, Path(self.settings.model)
+        self._description: dict[str, Any] = {
+            "model": folder.name if folder.is_dir() else model,
+            "dtype": self._started.dtype,
+            "seed": self.settings.seed,
+            "max_model_len": self._limit,
+            "device": self._started.device,
+            "name": self.settings.served_model_name or model_name(model),
+            **({"fingerprint": fingerprint(folder)} if folder.is_dir() else {}),
+        }
 
     async def __aexit__(self, *exception: object) -> None:
         self.close()
@@ -161,7 +170,7 @@ class VllmEngine:
         )
 
     async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide this engine's answers; see `describe` of this module."""
+        """The settings that decide this engine's answers, and a model folder's fingerprint; see `Engine.describe`."""
         return self._description
 
     async def check_health(self) -> None:
@@ -173,23 +182,6 @@ class VllmEngine:
         """Remove the end-of-turn token; other special tokens stay, because thinking tags may be among them."""
         end = self._tokenizer.eos_token
         return text.removesuffix(end) if end else text
-
-
-def describe(settings: VllmSettings, started: Started, limit: int) -> dict[str, Any]:
-    """The settings that decide an engine's answers, its device, and the model's name (`name`).
-
-    The description has a fingerprint too if the model is a folder.
-
-    Args:
-        settings: With a model folder's absolute path.
-        started: The engine.
-        limit: Longest prompt and completion together, in tokens.
-    """
-    name = settings.served_model_name or model_name(settings.model)
-    decisive = {"model": settings.model, "dtype": started.dtype, "seed": settings.seed}
-    decisive |= {"max_model_len": limit, "device": started.device, "name": name}
-    folder = Path(settings.model)
-    return decisive | ({"model": folder.name, "fingerprint": fingerprint(folder)} if folder.is_dir() else {})
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:

@@ -6,7 +6,6 @@ from cobalt.episode.prompt_set import PromptSet, load_prompts
 from cobalt.episode.thinking import split_thinking
 from cobalt.episode.turns import (
     ALL_PUBLIC_PASSED,
-    HISTORY_CHARACTERS,
     Message,
     TruncatedThinking,
     check_wording,
@@ -18,7 +17,6 @@ from cobalt.episode.turns import (
 
 __all__ = [
     "ALL_PUBLIC_PASSED",
-    "HISTORY_CHARACTERS",
     "Message",
     "PromptSet",
     "TemplateThinking",

@@ -74,7 +74,6 @@ class Episode:
             InfrastructureError: the judge failed; the episode is unchanged, and the step can be tried again.
             ValueError: the episode is done.
         """
-        self._check_not_done()
         return self.observe(turn, await judge_response(judge, turn.response, self._tests))
 
     def observe(self, turn: Turn, result: ExecResult) -> Turn:
@@ -83,17 +82,14 @@ class Episode:
         Raises:
             ValueError: the episode is done.
         """
-        self._check_not_done()
+        if self.done:
+            raise ValueError("the episode is done")
         failure = result.first_failure()
         feedback = self._prompts.feedback(ALL_PUBLIC_PASSED if failure is None else failure)
         shown = history_text(turn.response, self._enable_thinking, self._truncated_thinking)
         self.messages += [{"role": "assistant", "content": shown}, {"role": "user", "content": feedback}]
         self._turns_left -= 1
         return replace(turn, public_pass_rate=result.pass_rate, public_result=result, feedback=feedback)
-
-    def _check_not_done(self) -> None:
-        if self.done:
-            raise ValueError("the episode is done")
 
 
 async def judge_response(judge: Judge, response: str, tests: TestSuite) -> ExecResult:

@@ -22,15 +22,8 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of pass@k for one problem (Chen et al. 2021, arXiv 2107.03374, equation 1).
 
     1 - C(n - c, k) / C(n, k): the probability that k programs, drawn without replacement from `samples` (n) of which
-    `correct` (c) are right, include a right one.
-
-    Raises:
-        ValueError: unless 0 <= c <= n and 1 <= k <= n.
+    `correct` (c) are right, include a right one; 0 <= c <= n, and 1 <= k <= n.
     """
-    if not 0 <= correct <= samples:
-        raise ValueError(f"correct={correct} must lie between 0 and samples={samples}")
-    if not 1 <= k <= samples:
-        raise ValueError(f"k={k} must lie between 1 and samples={samples}")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
 
 
@@ -39,21 +32,13 @@ def best_of_k(scores: Sequence[float], correct: Sequence[bool], k: int) -> float
 
     The k programs are drawn without replacement. Of those with the highest score among them, one is chosen by lot. With
     g(s) programs of score s, and l(s) of a lower one, the highest score drawn is s with probability
-    (C(l(s) + g(s), k) - C(l(s), k)) / C(n, k); then each program of that score is as likely as the others.
-
-    Raises:
-        ValueError: the lists differ in length, or k is out of range.
+    (C(l(s) + g(s), k) - C(l(s), k)) / C(n, k); then each program of that score is as likely as the others. k is 1 to n.
     """
-    samples = len(scores)
-    if len(correct) != samples:
-        raise ValueError(f"{samples} scores and {len(correct)} programs")
-    if not 1 <= k <= samples:
-        raise ValueError(f"k={k} must lie between 1 and samples={samples}")
     probability, lower = 0.0, 0
     for score in sorted(set(scores)):
         equal = [right for own, right in zip(scores, correct, strict=True) if own == score]
         ways = math.comb(lower + len(equal), k) - math.comb(lower, k)
-        probability += ways / math.comb(samples, k) * (sum(equal) / len(equal))
+        probability += ways / math.comb(len(scores), k) * (sum(equal) / len(equal))
         lower += len(equal)
     return probability
 
@@ -75,7 +60,7 @@ def bootstrap_interval(
     1 - (1 - level)^(1 / n), about 3 / n at 95 % (the rule of three), and the other values lie within the bounds.
 
     Args:
-        values: One value for each problem, for example its pass@1.
+        values: One value for each problem, for example its pass@1; at least one.
         level: Coverage, between 0 and 1.
         resamples: Number of bootstrap resamples.
         seed: Seed of the resampling; the same seed gives the same interval.
@@ -83,12 +68,7 @@ def bootstrap_interval(
 
     Returns:
         Lower and upper bound, in the unit of `values`.
-
-    Raises:
-        ValueError: `values` is empty.
     """
-    if len(values) == 0:
-        raise ValueError("an interval needs at least one value")
     array = np.asarray(values, dtype=np.float64)
     if bounds is not None and (array == array[0]).all():
         value, others = float(array[0]), 1 - (1 - level) ** (1 / len(array))

@@ -70,11 +70,6 @@ class RepairSettings(RolloutSettings):
         of_this_stage = ("turns", "public_tests", "enable_thinking", "truncated_thinking")
         return super().decisive() | {name: getattr(self, name) for name in of_this_stage}
 
-    @property
-    def programs(self) -> int:
-        """How many programs each conversation has."""
-        return self.turns + 1
-
     def feedback_tests(self, problem: Problem) -> TestSuite:
         """The tests of a problem that feedback comes from.
 
@@ -107,7 +102,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
 
     Raises:
         UserError: bad input, a first turn or a result that other settings made, or a replay that holds none of the
-            problems.
+            problems or too few turns.
         ServiceDown: engine or judge is not running.
     """
     problems = load_problems(settings.input_file)
@@ -126,7 +121,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
 
     async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:
         rules = RepairRules(
-            prompts, generation, settings.programs, settings.enable_thinking, settings.truncated_thinking
+            prompts, generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
         )
         tests, first = settings.feedback_tests(problem), decode_first_turns(problem.record)
         trajectories = await repair_problem(problem, engine, judge, rules, tests=tests, first=first)
@@ -136,11 +131,14 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
         }
 
     async def continued(engine: Engine) -> dict[str, Any]:
+        if isinstance(engine, ReplayEngine) and engine.turns <= settings.turns:
+            held = f"{engine.path} holds {engine.turns} turns, and {settings.turns + 1} are asked for"
+            raise UserError(f"{held}: give fewer --turns")
         differences = await _check_first_turn(settings, engine) if any(recorded.values()) else {}
         return {"first_turn": differences} if differences else {}
 
     planned = {
-        identifier: number * settings.turns if number else samples * settings.programs
+        identifier: number * settings.turns if number else samples * (settings.turns + 1)
         for identifier, number in recorded.items()
     }
     failed = await run_rollout(settings, problems, planned, (engine, judge), work, continued)

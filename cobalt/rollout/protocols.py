@@ -14,7 +14,7 @@ public as well, they are an oracle. A program is right if it passes every hidden
 table is written.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -36,7 +36,11 @@ Ks = Annotated[
 EVERY_PROBLEM = "all"
 
 STOPPED = "stopped"
+"""Pass@1 of trajectories that stop when their public tests pass."""
+
 PROGRAMS = "programs until then"
+"""How many programs such a trajectory has written."""
+
 ORACLE = "oracle "
 
 
@@ -117,24 +121,6 @@ def pass_at(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
     return means_by_turn([one.pass_at(k) for one in outcomes])
 
 
-def stopped(outcomes: Iterable[Outcomes]) -> list[Mean]:
-    """Pass@1 by turn of trajectories that stop when their public tests pass; these must have been judged."""
-    rows = []
-    for one in outcomes:
-        taken = [[rates[turn] for turn in stopping_turns(public)] for rates, public in _judged(one)]
-        rows.append([sum(rate == 1.0 for rate in rates) / one.samples for rates in zip(*taken, strict=True)])
-    return means_by_turn(rows)
-
-
-def programs_until_stopped(outcomes: Iterable[Outcomes]) -> list[Mean]:
-    """Mean number of programs, by turn, that such a trajectory has written."""
-    rows = []
-    for one in outcomes:
-        taken = [stopping_turns(public) for _, public in _judged(one)]
-        rows.append([sum(turn + 1 for turn in turns) / one.samples for turns in zip(*taken, strict=True)])
-    return means_by_turn(rows, bounds=None)
-
-
 def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
     """Pass@1 by turn of the best of k trajectories by public tests, which must have been judged.
 
@@ -144,15 +130,9 @@ def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
     rows = []
     for one in outcomes:
         _check_samples(one, k)
-        public = zip(*(rates for _, rates in _judged(one)), strict=True)
+        public = zip(*(one.public or ()), strict=True)
         rows.append([best_of_k(rates, right, k) for rates, right in zip(public, one.right, strict=True)])
     return means_by_turn(rows)
-
-
-def _judged(one: Outcomes) -> Iterator[tuple[Sequence[float], Sequence[float]]]:
-    """The hidden and the public pass rates of each trajectory."""
-    assert one.public is not None
-    return zip(one.hidden, one.public, strict=True)
 
 
 def protocol_figures(outcomes: Sequence[Outcomes], ks: Sequence[int]) -> dict[str, list[Mean]]:
@@ -170,7 +150,15 @@ def protocol_figures(outcomes: Sequence[Outcomes], ks: Sequence[int]) -> dict[st
     figures = {f"pass@{k}": pass_at(outcomes, k) for k in ks}
     if any(one.public is None for one in outcomes):
         return figures
-    figures |= {STOPPED: stopped(outcomes), PROGRAMS: programs_until_stopped(outcomes)}
+    right: list[list[float]] = []
+    programs: list[list[float]] = []
+    for one in outcomes:
+        assert one.public is not None
+        taken = list(map(stopping_turns, one.public))
+        rates = [[rates[turn] for turn in turns] for rates, turns in zip(one.hidden, taken, strict=True)]
+        right.append([sum(rate == 1.0 for rate in of_turn) / one.samples for of_turn in zip(*rates, strict=True)])
+        programs.append([sum(turn + 1 for turn in turns) / one.samples for turns in zip(*taken, strict=True)])
+    figures |= {STOPPED: means_by_turn(right), PROGRAMS: means_by_turn(programs, bounds=None)}
     oracle = ORACLE if all(one.hidden_is_public for one in outcomes) else ""
     best = ks or [min(one.samples for one in outcomes)]
     return figures | {f"{oracle}best of {k}": best_of(outcomes, k) for k in best if k > 1}

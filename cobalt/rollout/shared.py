@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
-from cobalt.engine.opening import EngineOnUse, engine_urls, open_vllm_or_url
+from cobalt.engine.opening import EngineOnUse, open_vllm_or_url
 from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, load_prompts
 from cobalt.episode.trajectory import Turn
@@ -107,11 +107,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}
         return read_settings(GenerationSettings, values, {}, "")
 
-    @property
-    def programs(self) -> int:
-        """How many programs each conversation has."""
-        return 1
-
     def services(self) -> Services:
         """The services that the run needs."""
         return "judge and engine" if self.replay_file is None else "judge"
@@ -121,14 +116,9 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
         Raises:
             UserError: no engine is named, a setting of it is wrong, or the model is not there.
-            InfrastructureError: the model is not on this machine, and the Hub does not answer.
         """
-        from cobalt.engine.model_check import check_model
-
         if self.replay_file is not None:
             return nullcontext(ReplayEngine(self.replay_file, self.num_completions))
-        if self.model is not None and not engine_urls(self.engine_url):
-            check_model(self.model)  # vLLM would find it out after half a minute
         log = companion_path(self.output_file, ".engine.log")
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
 
@@ -197,28 +187,16 @@ async def decide_samples(settings: RolloutSettings, engine: Engine) -> RolloutSe
     return replace(settings, samples="unseeded" if unseeded else "seeded")
 
 
-def check_replay(engine: Engine, problems: Collection[ProblemId], programs: int) -> None:
-    """Raise UserError if the engine is a replay that holds none of the problems or too few turns; say if it lacks some.
+def check_replay(engine: Engine, problems: Collection[ProblemId]) -> None:
+    """Raise UserError if the engine is a replay that holds none of the problems.
 
-    Responses that it lacks are recorded as empty ones with an error, which count as wrong.
+    Other responses that it lacks are recorded as empty ones with an error, which count as wrong.
     """
-    if not isinstance(engine, ReplayEngine):
-        return
-    held = len(engine.problems & set(problems))
-    if not held:
+    if isinstance(engine, ReplayEngine) and engine.problems.isdisjoint(problems):
         raise UserError(
             f"{engine.path} holds responses for none of the {len(problems)} problems, such as {next(iter(problems))!r}:"
             " give the file that was recorded with these problems"
         )
-    if engine.turns < programs:
-        raise UserError(f"{engine.path} holds {engine.turns} turns, and {programs} are asked for: give fewer --turns")
-    if held < len(problems):
-        words = "%s holds responses for %d of the %d problems: the others fail"
-        logger.warning(words, engine.path, held, len(problems))
-
-
-async def _nothing(_: Engine) -> dict[str, Any]:
-    return {}
 
 
 async def run_rollout(
@@ -227,7 +205,7 @@ async def run_rollout(
     planned: Mapping[ProblemId, int],
     services: tuple[Engine | None, Judge | None],
     work: Callable[[Problem, Engine, Judge, GenerationSettings], Awaitable[Mapping[str, Any]]],
-    decided: Callable[[Engine], Awaitable[Mapping[str, Any]]] = _nothing,
+    decided: Callable[[Engine], Awaitable[Mapping[str, Any]]] | None = None,
 ) -> int:
     """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.Each`.
 
@@ -250,8 +228,8 @@ async def run_rollout(
             left = {problem: number for problem, number in planned.items() if problem not in output.done}
             engine = CountingEngine(opened, left)
             if left:
-                check_replay(opened, left, settings.programs)
-                output.arguments |= await decided(opened)
+                check_replay(opened, left)
+                output.arguments |= await decided(opened) if decided else {}
                 output.arguments |= {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
             settings = await decide_samples(settings, opened)
             output.arguments |= settings.decisive()

@@ -97,7 +97,6 @@ def check_settings(
     Raises:
         UserError: a setting is unknown or has a bad value or needs Ray Serve, or the model is not there or has no chat
             template.
-        InfrastructureError: the model is not on this machine, and the Hub does not answer.
     """
     from cobalt.engine.model_check import check_model
 

@@ -74,7 +74,7 @@ async def outcomes(cases):
 
 @pytest.mark.skipif(not MBPP.exists(), reason=f"there is no {MBPP}")
 def test_references_of_mbpp_pass_and_wrong_variants_do_not(tmp_path):
-    mbpp(MbppSettings(tmp_path / "mbpp.jsonl", MBPP, split="all", challenge_tests=True))
+    mbpp(MbppSettings(tmp_path / "mbpp.jsonl", MBPP, split="all"))
     problems = load_problems(tmp_path / "mbpp.jsonl")
     assert len(problems) == 974
     references = {row["task_id"]: row["code"] for _, row in read_rows(MBPP)}

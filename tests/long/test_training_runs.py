@@ -19,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only 
 
 from support import ROOT
 from test_extending import CHOICES, checkout, in_checkout, write_contest
-from test_multi_turn_services import rows as episode_rows
 from test_training_services import check_step, finish, ft, metrics_of, phases_of, rewards, rows, said_by, training
 
-__all__ = ["checkout", "episode_rows", "ft", "rows"]  # fixtures
+from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
+
+__all__ = ["checkout", "ft", "rows"]  # fixtures
 
 pytestmark = [
     pytest.mark.services,
@@ -45,6 +46,20 @@ SMALL = [
     "trainer.save_freq=1",
     "trainer.test_freq=1",
 ]
+
+
+@pytest.fixture(scope="module")
+def episode_rows(seed_model, tmp_path_factory):
+    """Rows of episodes by the pocket world's own rules."""
+    folder, world = tmp_path_factory.mktemp("rows"), seed_model.parent / "data"
+    convert_single_turn(
+        SingleTurnRowsSettings(
+            train_file=world / "train.jsonl", validation_file=world / "dev.jsonl", local_dir=folder,
+            model_name=str(seed_model), max_prompt_length=512, data_source="pocket", prompts="pocket", episodes=True,
+            enable_thinking=True, truncated_thinking="drop",
+        )
+    )  # fmt: skip
+    return folder
 
 
 def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(seed_model, rows, tmp_path):

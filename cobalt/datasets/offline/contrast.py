@@ -188,9 +188,7 @@ def _deal(
     """As many groups as the programs make, in which the index of a program says nothing about it."""
     balanced = settings.contrast == "required"
     number = (len(accepted) + len(others)) // settings.group_size
-    if balanced:
-        number = min(len(accepted), len(others), number)
-    number = min(number, settings.max_groups or number)
+    number = min(len(accepted), len(others), number) if balanced else number
     dealt = number if balanced else 0
     rest = [*accepted[dealt:], *others[dealt:]]
     rng.shuffle(rest)

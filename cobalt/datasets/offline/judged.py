@@ -284,8 +284,6 @@ def _read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompt
     seen = trajectories[0].context(0) if trajectories[0].messages else []
     programs = []
     for trajectory in trajectories:
-        if trajectory.messages and trajectory.context(0) != seen:
-            raise UserError("field 'conversations' holds different prompts of one problem")
         turns = trajectory.turns[:1] if settings.responses == "as_written" else trajectory.turns
         rates: list[float] = []
         if settings.rewards_from == "recorded":

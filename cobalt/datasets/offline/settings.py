@@ -67,9 +67,6 @@ class GroupSettings:
     all programs of a problem, and max_accepted does not hold (an ablation)."""
     max_accepted: int = 50
     """Maximum number of accepted programs of a problem (of later turns: at one turn); a seeded choice (paper)."""
-    max_groups: int | None = None
-    """Maximum number of groups of a problem (of later turns: at one turn); default: as many as its programs make, each
-    program used once."""
     near_duplicates: float = 0.8
     """From which similarity (Jaccard, of runs of five tokens) a program is left out as a near duplicate; above 1: none
     is."""
@@ -88,7 +85,8 @@ class GroupSettings:
     similarity: float = 0.5
     """From which share of the shorter statement that is in the longer two statements are similar, above 0 to 1."""
     prompts: str = "program"
-    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder."""
+    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder. Responses
+    of multi-turn results keep the prompts of their conversations."""
     rewards: RewardLevels = field(default_factory=RewardLevels)
     """Reward of each status."""
     seed: int = 42
@@ -106,7 +104,6 @@ class GroupSettings:
             self,
             ("group_size", self.group_size >= 2, "2 or more"),
             ("max_accepted", self.max_accepted >= 1, "1 or more"),
-            ("max_groups", self.max_groups is None or self.max_groups >= 1, "1 or more"),
             ("max_tokens", self.max_tokens >= 1, "1 or more"),
             ("near_duplicates", self.near_duplicates > 0, "above 0"),
             ("similarity", 0 < self.similarity <= 1, "above 0 and at most 1"),
@@ -136,9 +133,6 @@ class JudgedSettings(GroupSettings):
     response of the first record of any file has a tag."""
     source: str = "judged"
     """Name of the data set in the groups."""
-    prompts: str = "program"
-    """Prompt set that words the problems: program (asks for the program alone), paper, pocket, or a folder. Responses
-    of multi-turn results keep the prompts of their conversations, so that it is not needed for them."""
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""

@@ -37,7 +37,7 @@ EQUAL_REWARDS = "with equal rewards: no gradient"
 NONE_ACCEPTED = "without an accepted response"
 
 _DECIDING = (
-    "group_size", "contrast", "max_accepted", "max_groups", "near_duplicates", "validation_share", "similarity", "seed",
+    "group_size", "contrast", "max_accepted", "near_duplicates", "validation_share", "similarity", "seed"
 )  # fmt: skip
 """Settings that decide the groups, besides those that are recorded in another form."""
 _QUESTION_FIELDS = ("question", "question_content", "instruction", "text")
@@ -71,7 +71,7 @@ class GroupWriter:
         """Load what measures lengths, if there is a limit; `source` names the data set in the groups.
 
         Raises:
-            UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
+            UserError: there is no such policy, or its tokenizer has no chat template.
         """
         self.problems, self.programs = Tally(by_id=True), Tally(by_id=True)
         self.groups: Counter[str] = Counter()
@@ -79,7 +79,6 @@ class GroupWriter:
         self._counter: PromptTokenCounter | None = None
         if settings.model_name is not None:
             self._counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
-            self._counter.check_end()
 
     def arguments(self, stage: str, prompts: Mapping[str, str] | str) -> dict[str, Any]:
         """What decides the groups, for the manifests; `prompts` are digests, or where the prompts are from."""
@@ -92,6 +91,7 @@ class GroupWriter:
             "max_tokens": settings.max_tokens if limited else None,
             "chat_template_thinking": settings.chat_template_thinking if limited else None,
             **{name: getattr(settings, name) for name in _DECIDING},
+            "max_groups": None,  # the rule in the words of the manifests: as many as the programs make
         }
 
     def summary(self) -> Summary:
