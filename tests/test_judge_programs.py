@@ -10,21 +10,21 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import psutil
 import pytest
-from support import descendants, write_lines
+from support import descendants
 
-from cobalt.commands.judge import recheck
+from cobalt.episode.program import extract_code
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.doctor import examine, require_isolation
 from cobalt.judge.sandbox.sandbox import Sandbox
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.rows import read_rows
 
 pytestmark = pytest.mark.sandbox
 
@@ -461,21 +461,15 @@ async def test_recorded_programs_get_their_recorded_verdicts_all_with_top_level_
     path = SHARED / f"{name}.jsonl"
     if not path.exists():
         pytest.skip(f"{path.name} lies beside the checkout and is not on this machine")
+    programs = []
+    for _, record in read_rows(path):
+        suite, response = TestSuite.parse(record["test_cases"]), record.get("recorded_response")
+        programs += [(suite, code, True) for code in record.get("human_solutions") or ()]
+        programs += [(suite, extract_code(response) or "", record["recorded_all_tests_pass"])] if response else []
     async with LocalJudge(JudgeSettings(allow_top_level_return=top_level_return)) as judge:
-        comparisons = await recheck(path, judge)
-    assert (sum(item.agrees for item in comparisons), len(comparisons)) == expected
-
-
-def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
-    record = {"test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\nprint(1)\n```"}
-    file = write_lines(tmp_path / "recorded.jsonl", [{"id": 1} | record | {"recorded_all_tests_pass": False}])
-    command = [sys.executable, "-m", "cobalt.judge", "check-recorded"]
-    done = subprocess.run([*command, str(file)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "differs: 1:" in done.stdout and "0 of 1" in done.stdout
-    missing = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
-    assert missing.returncode == 2
-    assert "cannot read" in missing.stderr and "Traceback" not in missing.stderr
+        results = await asyncio.gather(*(judge.judge(code, suite) for suite, code, _ in programs))
+    agree = [result.all_passed == passed for result, (*_, passed) in zip(results, programs, strict=True)]
+    assert (sum(agree), len(agree)) == expected
 
 
 async def test_a_large_input_leaves_the_next_test_and_program_their_limits():

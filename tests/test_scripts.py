@@ -36,7 +36,7 @@ BAD_FILES = {
     "line 2: field 'question' is missing": json.dumps(square_problem(1)) + '\n{"id": 2}\n',
     "the file holds no problem": "",
     "nested too deeply": '{"id":' + "[" * 100_000,
-    "line 1: not valid JSON \\(a number has": f'{{"id": {"9" * 60_000}}}',
+    "line 1: not valid JSON .*digits": f'{{"id": {"9" * 60_000}}}',
     "line 1: not Unicode text": json.dumps(square_problem(1, question="half a \ud800 pair")),
 }
 

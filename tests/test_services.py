@@ -161,7 +161,7 @@ def test_a_service_that_does_not_start_is_one_sentence_with_its_first_error_and_
         port = ["--http_port", taken.getsockname()[1]]
         length = ["--model", seed_model, "--engine", "max_model_len=99999999"]
         for name, flags, code, named in (
-            ("port", port, 2, "is in use"),
+            ("port", port, 2, "in use"),
             ("length", length, 2, "'max_model_len': 99999999"),
             ("broken", ["--model", weights.parent], 1, "vLLM's engine did not start: SafetensorError: "),
         ):

@@ -1,133 +1,36 @@
-"""The judge on the command line: `python -m cobalt.judge doctor` and `check-recorded FILE`.
-
-The exit code is 1 if a check fails or a verdict differs.
-"""
+"""The judge on the command line: `python -m cobalt.judge doctor`; exit code 1 if a check fails."""
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Literal
 
 import tyro
 
-from cobalt.episode.program import extract_code
 from cobalt.judge.doctor import Finding, examine, summary
-from cobalt.judge.local import Judge, LocalJudge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
-from cobalt.judge.verdict import ExecResult
-from cobalt.problems.problem import Comparison, TestSuite
-from cobalt.stage.cli import run_script
-from cobalt.stage.errors import UserError, naming
-from cobalt.stage.rows import read_rows
-
-
-@dataclass(frozen=True)
-class Doctor:
-    """Check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
-
-    async def run(self) -> int:
-        """Print each check, and return the exit code."""
-        findings: list[Finding] = []
-        async for finding in examine(JudgeSettings.from_environment()):
-            findings.append(finding)
-            seen = "" if finding.holds else f"\n        {finding.seen}"
-            sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
-        sys.stdout.write(summary(findings) + "\n")
-        return 0 if all(finding.holds for finding in findings) else 1
-
-
-@dataclass(frozen=True)
-class CheckRecorded:
-    """Judge a file's recorded programs again and compare the verdicts with the recorded ones."""
-
-    file: tyro.conf.Positional[Path]
-    """JSONL with `test_cases` and either `recorded_response` or `human_solutions`."""
-    allow_top_level_return: bool = False
-    """Accept programs that `return` outside a function."""
-    comparison: Comparison = "strip"
-    """The rule by which outputs are compared."""
-    site_packages: Path | None = None
-    """A folder of packages to offer to the programs."""
-
-    async def run(self) -> int:
-        """Print each verdict that differs, and return the exit code."""
-        settings = JudgeSettings(
-            allow_top_level_return=self.allow_top_level_return,
-            comparison=self.comparison,
-            site_packages=self.site_packages,
-        )
-        async with LocalJudge(settings) as judge:
-            comparisons = await recheck(self.file, judge)
-        if not comparisons:
-            raise UserError(f"{self.file} holds no recorded program")
-        differ = [item for item in comparisons if not item.agrees]
-        for item in differ:
-            first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
-            sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
-        sys.stdout.write(f"{len(comparisons) - len(differ)} of {len(comparisons)} recorded verdicts agree\n")
-        return 1 if differ else 0
-
-
-class Recheck(NamedTuple):
-    """One program judged again: the recorded verdict and this judge's result."""
-
-    name: str
-    recorded: bool
-    result: ExecResult
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the recorded verdict and this judge's agree on the whole suite."""
-        return self.result.all_passed == self.recorded
-
-
-async def recheck(path: Path, judge: Judge) -> list[Recheck]:
-    """Judge every recorded program of a file again, in the file's order.
-
-    Raises:
-        UserError: the file cannot be read, or a line has neither kind of program.
-    """
-
-    async def one(suite: TestSuite, name: str, recorded: bool, code: str | None) -> Recheck:
-        result = ExecResult.no_code(len(suite)) if code is None else await judge.judge(code, suite)
-        return Recheck(name, recorded, result)
-
-    programs: list[tuple[TestSuite, str, bool, str | None]] = []
-    for place, record in read_rows(path):
-        with naming(f"{path}, {place}"):
-            suite = TestSuite.parse(record.get("test_cases"))
-            programs += [(suite, *program) for program in _programs(record)]
-    return list(await asyncio.gather(*(one(*program) for program in programs)))
-
-
-def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:
-    name = str(record.get("id"))
-    response, solutions = record.get("recorded_response"), record.get("human_solutions")
-    if isinstance(response, str):
-        return [(name, bool(record.get("recorded_all_tests_pass")), extract_code(response))]
-    if isinstance(solutions, list):
-        return [(f"{name}, solution {place}", True, code) for place, code in enumerate(solutions)]
-    raise UserError("the record has neither 'recorded_response' nor 'human_solutions'")
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The judge of programs."""
+    """Check that isolation holds on this machine, under the settings in the `COBALT_JUDGE_<NAME>` variables."""
 
-    command: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Doctor, tyro.conf.subcommand("doctor")]
-        | Annotated[CheckRecorded, tyro.conf.subcommand("check-recorded")]
-    ]
+    command: tyro.conf.Positional[Literal["doctor"]]
+
+
+async def doctor() -> int:
+    """Print each check, and return the exit code."""
+    findings: list[Finding] = []
+    async for finding in examine(JudgeSettings.from_environment()):
+        findings.append(finding)
+        seen = "" if finding.holds else f"\n        {finding.seen}"
+        sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
+    sys.stdout.write(summary(findings) + "\n")
+    return 0 if all(finding.holds for finding in findings) else 1
 
 
 def main(arguments: Arguments) -> int:
-    """Run the chosen command; returns the exit code."""
+    """Run the command; returns the exit code."""
     enter_delegated()
-    return asyncio.run(arguments.command.run())
-
-
-if __name__ == "__main__":
-    run_script(Arguments, main, program="python -m cobalt.judge")
+    return asyncio.run(doctor())

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             "--model Qwen/Qwen3-0.6B",
         ),
         "judge": Command(
-            "Check the judge (doctor), or judge recorded programs again (check-recorded).",
+            "Check that the judge isolates programs on this machine.",
             "cobalt.commands.judge",
             "doctor",
         ),

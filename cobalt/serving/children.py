@@ -51,10 +51,6 @@ def started_servers(
     of_judge, _ = check_settings(judge, engine)
     wanted = [] if engine is None else [("engine", engine)]
     wanted += [("judge", {**judge, "concurrency": share}) for share in shares(of_judge.sandboxes)]
-    if http_port is not None and not 0 < http_port <= 65536 - len(wanted):
-        raise UserError(
-            f"http_port is {http_port}: give a port from 1 to {65536 - len(wanted)}; {len(wanted)} are used"
-        )
     logger.info("starting the judge%s", " and the engine; this takes half a minute" if engine else "")
     with system_errors("cannot make the folder of the logs"):
         folder = new_log_folder()

@@ -6,9 +6,7 @@ ends a turn, and a field of sampling that a request leaves out has OpenAI's defa
 generation_config.json. The routes take text alone: no images, no parsers of tool calls, no adapters.
 """
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -32,7 +30,7 @@ class OpenAIRoutes:
         stops: Tokens that end a generation, beside those that vLLM knows; not where a request sets `ignore_eos`.
         guard: Who may send requests, and how large they may be.
         max_completions: Largest number of completions of a request, its `n`.
-        max_seconds: Longest time that a request may take, streamed or not.
+        max_seconds: Longest time until a request has its answer, or a stream begins.
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class OpenAIRoutes:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        deadline = asyncio.get_running_loop().time() + self._max_seconds
         try:
             async with within(self._max_seconds), self._guard.body(request) as payload:
                 body = self._request(payload)
@@ -104,8 +101,7 @@ class OpenAIRoutes:
                 answer.error.message += f" This engine serves `{self._name}`."
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
-            failure = self._failure(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
-            return StreamingResponse(_until(deadline, answer, failure), media_type="text/event-stream")
+            return StreamingResponse(answer, media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
     def _request(self, payload: object) -> Any:
@@ -126,13 +122,9 @@ class OpenAIRoutes:
             body.stop_token_ids = [*(body.stop_token_ids or []), *self._stops]
         return body
 
-    def _failure(self, message: str, status: int) -> dict[str, Any]:
-        code = HTTPStatus(status)
-        failure: dict[str, Any] = self._chat.create_error_response(message, code.phrase, code).model_dump()
-        return failure
-
     def _refusal(self, message: str, status: int) -> JSONResponse:
-        return JSONResponse(self._failure(message, status), status)
+        code = HTTPStatus(status)
+        return JSONResponse(self._chat.create_error_response(message, code.phrase, code).model_dump(), status)
 
 
 def _renderer(engine: Any, models: Any, template: dict[str, Any]) -> dict[str, Any]:
@@ -159,19 +151,3 @@ def check_text(payload: object) -> None:
         for part in content if isinstance(content, list) else []:
             if not isinstance(part, dict) or part.get("type") != "text":
                 raise UserError(f"field 'messages.{number}.content': this engine takes parts of the type 'text' alone")
-
-
-async def _until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
-    """The events of a stream, which ends with `failure` if it is not finished at a time of the loop's clock."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            event = await anext(stream, None)
-        while event is not None:
-            yield event
-            async with asyncio.timeout_at(deadline):
-                event = await anext(stream, None)
-    except TimeoutError:
-        yield f"data: {json.dumps(failure)}\n\n"
-        yield "data: [DONE]\n\n"
-    finally:
-        await stream.aclose()

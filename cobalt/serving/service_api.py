@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi.responses import JSONResponse
 
 from cobalt.serving.http_guard import Guard, guarded_api
 
@@ -32,13 +31,9 @@ class Service(Protocol):
         """Raise ServiceDown if the service cannot answer any more."""
         ...
 
-    def metrics(self) -> bytes:
-        """Counts in Prometheus's text format."""
-        ...
-
 
 def service_api(service: Service) -> FastAPI:
-    """A guarded app with `GET /describe`, `/metrics` and `/health`, whose lifespan opens and closes the service.
+    """A guarded app with `GET /describe` and `/health`, whose lifespan opens and closes the service.
 
     `/health` is 200 as long as the service answers, else 503. Anybody may ask, and it tells nothing else.
     """
@@ -57,11 +52,6 @@ def service_api(service: Service) -> FastAPI:
     async def describe(request: Request) -> JSONResponse:
         service.guard.admit(request)
         return JSONResponse(await service.describe())
-
-    @api.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        service.guard.admit(request)
-        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     @api.get("/health")
     async def health() -> JSONResponse:

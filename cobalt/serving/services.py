@@ -85,16 +85,13 @@ def run_beside_services(arguments: Arguments) -> int:
     if shutil.which(arguments.command[0]) is None:
         raise UserError(f"cannot run {arguments.command[0]!r}: there is no such command")
     with terminations_as_interrupts(), arguments.started() as servers:
-        try:
-            # In a process group of its own, so that a stop also reaches the command's children, each of them once.
-            child = subprocess.Popen(
-                arguments.command,
-                env=os.environ | variables(servers),
-                process_group=0,
-                preexec_fn=_terminated_with_parent,
-            )
-        except OSError as error:  # such as a script without its first line
-            raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
+        # In a process group of its own, so that a stop also reaches the command's children, each of them once.
+        child = subprocess.Popen(
+            arguments.command,
+            env=os.environ | variables(servers),
+            process_group=0,
+            preexec_fn=_terminated_with_parent,
+        )
         code = _wait(child, servers)
         return code if code >= 0 else 128 - code  # the exit code of a shell for a command ended by a signal
 

@@ -8,7 +8,7 @@
 
 Lines and Parquet rows are read a few at a time, an array whole. NaN as the value of a field, also of an object in the
 row, is null: some writers put it where a value is missing. Integers of up to `LONGEST_NUMBER` digits are read and
-written, whatever Python's own limit for the process is (`sys.set_int_max_str_digits`).
+written: importing this module sets Python's limit for the process to that (`sys.set_int_max_str_digits`).
 """
 
 import gzip
@@ -19,7 +19,6 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
-from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -35,7 +34,6 @@ shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
 
-_PIECE = sys.int_info.str_digits_check_threshold  # digits that `int` accepts under every limit
 _OTHER_FORMS = (
     (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),
     (b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),
@@ -45,6 +43,8 @@ _OTHER_FORMS = (
 _SURROGATE = re.compile(r"\\u[dD]")  # half of a pair, or of one that is whole
 _NAN_AS_FIELD = re.compile(rb":\s*NaN\s*[,}]")  # it may also stand in a string
 _LINES_OR_ARRAY = "give one JSON object a line, or one array of objects"
+
+sys.set_int_max_str_digits(LONGEST_NUMBER)
 
 
 def read_rows(path: Path, *, unfinished: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -106,24 +106,19 @@ def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> 
 
 
 def parse_json(text: str) -> Any:
-    """`json.loads`, also for integers that are longer than Python's limit.
+    """`json.loads`.
 
     Raises:
         ValueError: the text is not JSON, is nested too deeply, or has an integer of more than `LONGEST_NUMBER` digits.
     """
     try:
-        try:
-            return json.loads(text)
-        except ValueError:  # perhaps for an integer over the limit
-            return json.loads(text, parse_int=_long_integer)
+        return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def encode_json(value: Any, *, ensure_ascii: bool = True) -> str:
-    """`json.dumps`, also for integers that are longer than Python's limit, and always JSON.
-
-    NaN is written as null, and an infinite number as 1e999, which is read as infinite.
+    """`json.dumps`, but always JSON: NaN is written as null, and an infinite number as 1e999, which is read as infinite again.
 
     Raises:
         ValueError: the value has an integer of more than `LONGEST_NUMBER` digits.
@@ -142,32 +137,9 @@ def _json_text(value: Any, ensure_ascii: bool) -> str:
         return "{" + ", ".join(map(": ".join, zip(names, items, strict=True))) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_json_text(item, ensure_ascii) for item in value) + "]"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _long_digits(int(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "null" if math.isnan(value) else "1e999" if value > 0 else "-1e999"
     return json.dumps(value, ensure_ascii=ensure_ascii)
-
-
-def _long_integer(digits: str) -> int:
-    if digits.startswith("-"):
-        return -_long_integer(digits[1:])
-    if len(digits) > LONGEST_NUMBER:
-        raise ValueError(f"a number has {len(digits)} digits, more than {LONGEST_NUMBER}")
-    number = 0
-    for start in range(0, len(digits), _PIECE):
-        piece = digits[start : start + _PIECE]
-        number = number * 10 ** len(piece) + int(piece)
-    return number
-
-
-def _long_digits(number: int) -> str:
-    if number.bit_length() > 4 * LONGEST_NUMBER:  # the conversion of many digits takes long
-        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
-    digits = f"{Decimal(number):f}"  # exact, and under no limit
-    if len(digits.removeprefix("-")) > LONGEST_NUMBER:
-        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
-    return digits
 
 
 def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
