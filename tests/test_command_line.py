@@ -132,22 +132,15 @@ def test_the_apps_files_have_help():
 HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
 
 
-def test_the_file_of_running_services_is_private_and_holds_no_token(home):
-    with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
+def test_the_file_of_running_services_is_private_and_goes_with_its_process(home):
+    with serve_state.recorded_state(os.getpid(), None, HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
         [path] = home.iterdir()
-        assert path.stat().st_mode & 0o077 == 0
-        assert "secret" not in path.read_text()
-        assert serve_state.running_states() == [state]
-    assert not list(home.iterdir())
-
-
-def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
-    with serve_state.recorded_state(os.getpid(), None, HERE):
-        [path] = home.iterdir()
+        assert path.stat().st_mode & 0o077 == 0 and "secret" not in path.read_text()
         (home / "1.json").write_bytes(path.read_bytes())  # which no process has locked
         (home / "2.json").write_text("half a fi")
-        assert [state.pid for state in serve_state.running_states()] == [os.getpid()]
+        assert serve_state.running_states() == [state]
         assert list(home.iterdir()) == [path]
+    assert not list(home.iterdir())
 
 
 def urls():
@@ -273,32 +266,23 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engin
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}" + " " * len(str(folder)))
         (folder / "model.safetensors").touch()
-    # In place of vLLM: what starts the engine imports it first.
-    started = tmp_path / "started"
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
     given = Arguments(source, tmp_path / "run", model=str(model))
-    split_problem_file(source, given.sample_settings().input_file)
     settings = given.sample_settings()
+    split_problem_file(source, settings.input_file)
     made = {"stage": "single_turn", "engine": {"model": "one", "fingerprint": fingerprint(model)}} | settings.decisive()
     open_manifest(settings.output_file, made, [settings.input_file])
     write_lines(settings.output_file, [own("a", 9)])
-
-    def run_try(*flags):
-        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        words = ["try", source, "-o", tmp_path / "run", *([] if "--model" in flags else ["--model", model]), *flags]
-        return cobalt(*words, PYTHONPATH=path, HOME=str(tmp_path))
-
-    for flags, named in (
-        (["--max_tokens", "256"], "generation.max_tokens"),
-        (["-n", "3"], "generation.n"),
-        (["--prompts", "pocket"], "prompts"),
-        (["--public_tests", "2"], "problems.jsonl"),
-        (["--model", other], "engine.model"),
-        (["--model", namesake], "engine.fingerprint"),
-    ):
-        assert named in in_one_sentence(run_try(*flags))
-    assert not started.exists()
+    refused = {
+        "--max_tokens 256": "generation.max_tokens",
+        "-n 3": "generation.n",
+        "--prompts pocket": "prompts",
+        "--public_tests 2": "problems.jsonl",
+        f"--model {other}": "engine.model",
+        f"--model {namesake}": "engine.fingerprint",
+    }
+    words = ["cobalt", "try", source, "-o", tmp_path / "run"]
+    said = each_in_one_sentence([[*words, "--model", model, *flags.split()] for flags in refused])
+    assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -407,10 +391,9 @@ def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sen
     assert "'vllm'" in finished.stderr and "Traceback" not in finished.stderr
 
 
-STARTED_BY_USERS = [
-    *sorted(script.name for script in ROOT.glob("*.py") if script.name not in SERVED),
-    *sorted(f"preproc/{script.name}" for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
-    *("-m cobalt.judge", "-m cobalt.preflight", "-m cobalt.training", "-m cobalt.pocket", "-m studies.quickstart"),
+STARTED_BY_USERS = ["run_single_turn_vllm.py", "preproc/preproc_mbpp.py"]
+STARTED_BY_USERS += [
+    f"-m {name}" for name in ("cobalt.judge", "cobalt.preflight", "cobalt.training", "studies.quickstart")
 ]
 
 

@@ -1,38 +1,20 @@
 """The part that the judge's and the engine's app share: the service's lifetime, and the routes for operators."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from cobalt.serving.http_guard import Guard, guarded_api
+from cobalt.serving.http_guard import guarded_api
+
+if TYPE_CHECKING:
+    from cobalt.serving.engine_app import EngineService
+    from cobalt.serving.judge_app import JudgeService
 
 
-class Service(Protocol):
-    """What an app serves."""
-
-    guard: Guard
-
-    async def open(self) -> None:
-        """Start what the routes need."""
-        ...
-
-    async def close(self) -> None:
-        """Stop it."""
-        ...
-
-    async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide the service's answers."""
-        ...
-
-    async def check_health(self) -> None:
-        """Raise ServiceDown if the service cannot answer any more."""
-        ...
-
-
-def service_api(service: Service) -> FastAPI:
+def service_api(service: "JudgeService | EngineService") -> FastAPI:
     """A guarded app with `GET /describe` and `/health`, whose lifespan opens and closes the service.
 
     `/health` is 200 as long as the service answers, else 503. Anybody may ask, and it tells nothing else.

@@ -32,13 +32,7 @@ _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transforme
 
 
 def companion_path(result: Path, suffix: str) -> Path:
-    """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`.
-
-    Raises:
-        UserError: the path has no file name.
-    """
-    if not result.name:
-        raise UserError(f"'{result}' has no file name: give the result one")
+    """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`."""
     return result.with_name(result.name.removesuffix(".jsonl") + suffix)
 
 

@@ -118,7 +118,7 @@ def parse_json(text: str) -> Any:
 
 
 def encode_json(value: Any, *, ensure_ascii: bool = True) -> str:
-    """`json.dumps`, but always JSON: NaN is written as null, and an infinite number as 1e999, which is read as infinite again.
+    """`json.dumps`, but always JSON: NaN is written as null, and an infinite number as 1e999, which is infinite again.
 
     Raises:
         ValueError: the value has an integer of more than `LONGEST_NUMBER` digits.
