@@ -201,28 +201,20 @@ def check_service(words: list[str]) -> None:
     assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(known)
 
 
-@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "bash")])
-def test_a_shell_block_is_valid_bash(page):
-    for block in blocks(ROOT / page, "bash"):
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_blocks_of_a_page_can_be_read_and_import_what_the_library_has(page):
+    for block in blocks(page, "bash"):
         subprocess.run(["bash", "-n"], input=block, text=True, check=True, timeout=30)
-
-
-@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "python")])
-def test_a_python_block_compiles_and_imports_what_the_library_has(page):
-    for block in blocks(ROOT / page, "python"):
+    for block in blocks(page, "python"):
         compile(block, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "cobalt":
                 module = importlib.import_module(node.module)
-                assert not [item.name for item in node.names if not hasattr(module, item.name)], (page, node.module)
-
-
-@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "json") + blocks(page, "yaml")])
-def test_a_block_of_json_or_yaml_can_be_read(page):
-    for block in blocks(ROOT / page, "json"):
+                assert not [item.name for item in node.names if not hasattr(module, item.name)], node.module
+    for block in blocks(page, "json"):
         for line in block.splitlines() if block.count("\n{") else [block]:
             json.loads(line)
-    for block in blocks(ROOT / page, "yaml"):
+    for block in blocks(page, "yaml"):
         yaml.safe_load(block)
 
 
