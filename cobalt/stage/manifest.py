@@ -197,12 +197,9 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        makers = [content["arguments"], *content.get("sources", ())]
-        readable = all(isinstance(arguments.get("engine", {}), dict) for arguments in makers)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        readable = False
-    if not readable:
-        raise UserError(f"{path} is not a readable manifest: move it and its result away")
+        dict(content["arguments"])
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
     return content
 
 
