@@ -308,12 +308,12 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
     @api.post("/")
     async def fail(request: Request):
         kind = await _read(LOCKED, request)
-        raise {"user": UserError("u"), "infrastructure": InfrastructureError("i"), "deep": RecursionError()}[kind]
+        raise {"user": UserError("u"), "infrastructure": InfrastructureError("i")}[kind]
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with TestClient(api, root_path="/app") as client:
         assert client.post("/app", content=b'"user"', headers=headers).status_code == 422
-        kinds = (b'"user"', b'"infrastructure"', b'"deep"', b"{")
+        kinds = (b'"user"', b'"infrastructure"', b"{")
         answers = [client.post("/app/", content=kind, headers=headers) for kind in kinds]
         answers += [
             client.post("/app/", content=b"{}"),
@@ -321,7 +321,7 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
             client.post("/app/nothing", headers=headers),
             client.get("/app/openapi.json", headers=headers),
         ]
-    assert [answer.status_code for answer in answers] == [422, 503, 400, 400, 401, 405, 404, 404]
+    assert [answer.status_code for answer in answers] == [422, 503, 400, 401, 405, 404, 404]
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 
 

@@ -14,7 +14,7 @@ import jinja2
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, parsed, while_connected, within
+from cobalt.serving.http_guard import Guard, Refused, parsed, while_connected, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -86,8 +86,6 @@ class OpenAIRoutes:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:
             return self._refusal(str(error), 400)
-        except RecursionError:
-            return self._refusal(TOO_DEEP, 400)
         except InfrastructureError as error:
             return self._refusal(str(error), 503)
         except self._engine_errors as error:
