@@ -81,11 +81,6 @@ def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metava
             assert re.search(rf"(?<!\S){flag}\b", text), flag
 
 
-def test_a_command_that_does_not_exist_is_one_sentence_with_those_that_do():
-    misspelt, unknown = each_in_one_sentence([["cobalt", "smaple"], ["cobalt", "nothing"]])
-    assert "sample" in misspelt and "train" in unknown
-
-
 ENGINE_OF = {
     "": False,
     "--model m": True,
@@ -201,15 +196,6 @@ def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path):
         assert code == 1 and len(lines) == 1 and "judge" in lines[0] and "the_model" not in lines[0]
         code, lines = said("sample", "-i", recorded / "problems.jsonl", "-o", tmp_path / "sampled.jsonl")
         assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
-
-
-def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path):
-    words = ["-i", str(write_lines(tmp_path / "p.jsonl", [square_problem(1)])), "-o", str(tmp_path / "o.jsonl")]
-    scripts = [["run_single_turn_vllm.py", *words, "-n", "1"], ["run_multi_turn_vllm.py", *words, "--turns", "1"]]
-    for code, _, said in run_commands((ROOT, script) for script in scripts):
-        assert (code, len(said.splitlines())) == (1, 1)
-        assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
-    assert not (tmp_path / "o.jsonl").exists()
 
 
 def test_serve_prints_the_lines_that_set_the_variables_in_another_terminal_and_the_name_of_the_model():
@@ -353,31 +339,6 @@ def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path):
     said = each_in_one_sentence([["cobalt", "split", *words.split(), "-o", result] for words in refused])
     assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
     assert result.read_bytes() == before
-
-
-def test_try_refuses_bad_flags_before_anything_starts(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    brings = write_lines(tmp_path / "first.jsonl", [own("a", 9) | {"instruction": "Mine."}])
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").touch()
-    refused = {
-        "-n 0": "num_completions",
-        "--limit 0": "--limit",
-        "--ids b": "--ids b",
-        "--public_tests 0": "public_tests",
-        "--prompts ?": "?",
-        "--engine x=1": "'x'",
-        "--model /no/such/folder": "/no/such/folder",
-    }
-    commands = [
-        ["cobalt", "try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags.split()] for flags in refused
-    ]
-    # Which would not word the first message that the problem brings.
-    commands.append(["cobalt", "try", brings, "--model", tmp_path, "-o", tmp_path / "none", "--prompts", "paper"])
-    *said, last = each_in_one_sentence(commands)
-    assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
-    assert "first.jsonl" in last and "--prompts" in last and not [*(tmp_path / "none").glob("*")]
-    assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
 
 
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):
