@@ -1,5 +1,6 @@
 """What does not start says why: before Ray where no service is needed, and with the first error and the logs after."""
 
+import contextlib
 import json
 import os
 
@@ -7,6 +8,7 @@ import pytest
 
 from cobalt.engine.model_check import check_model
 from cobalt.engine.startup import first_error
+from cobalt.serving import services
 from cobalt.stage.environment import new_log_folder
 from cobalt.stage.errors import UserError
 
@@ -53,6 +55,16 @@ def test_a_chat_template_may_lie_in_each_file_that_can_hold_one_and_a_folder_wit
     (beside / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json"):
         check_model(str(beside))
+
+
+def test_a_command_beside_services_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeypatch):
+    script = tmp_path / "command"
+    script.write_text("echo 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(services, "started_servers", lambda **_: contextlib.nullcontext({}))
+    monkeypatch.setattr(services, "enter_delegated", lambda: None)
+    with pytest.raises(UserError, match="cannot run .*command.*Exec format error"):
+        services.run_beside_services(services.Arguments([str(script)]))
 
 
 def test_the_last_folders_of_logs_stay_and_those_of_living_processes(tmp_path, monkeypatch):

@@ -50,18 +50,21 @@ SPELLINGS = {
     "hard link": ("problems.jsonl", "hard.jsonl"),
     "linked folder": ("problems.jsonl", "linked/problems.jsonl"),
     "link as input": ("link.jsonl", "problems.jsonl"),
+    **{name: (name, "r.jsonl") for name in ("r.run.json", "r.errors.jsonl", "r.calls.jsonl", "r.metrics.json")},
+    "part": ("r.jsonl.part", "r.jsonl"),
 }
 
 
 @pytest.mark.parametrize("kind", SPELLINGS)
-def test_a_result_that_is_an_input_is_refused_under_every_spelling(tmp_path, problems, kind):
+def test_a_result_that_would_replace_an_input_is_refused_under_every_spelling(tmp_path, problems, kind):
     (tmp_path / "folder").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path)
     (tmp_path / "link.jsonl").symlink_to(problems)
     (tmp_path / "hard.jsonl").hardlink_to(problems)
     given, result = (tmp_path / name for name in SPELLINGS[kind])
     other = tmp_path / "other.jsonl"
-    other.write_text("")
+    for path in (other, given):
+        path.touch()
     with pytest.raises(UserError, match="output"):
         check_files([other, given], [tmp_path / "first.jsonl", result])
     assert problems.read_text() == "{}"

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cobalt.stage.errors import UserError, system_errors
-from cobalt.stage.manifest import recorded_arguments
+from cobalt.stage.manifest import companion_path, recorded_arguments
+
+COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
+"""Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
 
 
 def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
@@ -25,8 +28,10 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
     written: set[str] = set()
     for result in results:
         check_result_path(result)
-        if result.exists() and any(result.samefile(item) for item in read):
-            raise UserError(f"{result} is an input of this command: name another output file")
+        companions = [companion_path(result, suffix) for suffix in COMPANIONS]
+        for path in (result, result.with_name(result.name + ".part"), *companions):
+            if path.exists() and any(path.samefile(item) for item in read):
+                raise UserError(f"{path} is an input, and {result} would replace it: name another output file")
         if os.path.realpath(result) in written:
             raise UserError(f"{result} is named for two results of this command: name another file for one of them")
         written.add(os.path.realpath(result))
