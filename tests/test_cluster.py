@@ -210,6 +210,7 @@ def test_serve_hosts_the_same_apps_that_run_in_process(started, seed_model):
     assert len(httpx.post(f"{base}/vllm_actor", json=body, timeout=120).json()["responses"]) == 2
     for app in ("evaluator", "vllm_actor"):
         assert httpx.get(f"{base}/{app}/health", timeout=60).status_code == 200
+        assert "cobalt_" in httpx.get(f"{base}/{app}/metrics", timeout=60).text
 
 
 @pytest.mark.services

@@ -343,6 +343,7 @@ async def test_a_completion_that_was_aborted_and_an_engine_that_died_are_failure
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
             assert (await client.get("/health")).status_code == 200
             await engine.generate(CHAT, TWO, CALL)
+            assert 'cobalt_engine_completions_total{reason="stop"} 2.0' in (await client.get("/metrics")).text
             llm.reason = "abort"
             with pytest.raises(InfrastructureError, match="abort"):
                 await engine.generate(CHAT, TWO, CALL)

@@ -251,14 +251,15 @@ async def test_an_app_has_isolation_examined_under_its_settings_before_it_answer
         assert [settings.cpu_seconds for settings in settings_examined] == [3.0]
 
 
-async def test_the_description_is_guarded_and_health_tells_nothing():
+async def test_metrics_and_description_are_guarded_and_health_tells_nothing():
     api = judge_api(JudgeService(ServiceSettings.from_mapping({"token": TOKEN})))
     transport = httpx.ASGITransport(api, client=("192.0.2.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        assert (await client.get("/describe")).status_code == 401
+        assert [(await client.get(path)).status_code for path in ("/metrics", "/describe")] == [401, 401]
         assert (await client.get("/health")).json() == {"status": "ok"}
         headers = {"Authorization": f"Bearer {TOKEN}"}
         assert (await client.get("/describe", headers=headers)).json()["cpu_seconds"] == 4.0
+        assert b"cobalt_judge_sandbox_restarts 0.0" in (await client.get("/metrics", headers=headers)).content
 
 
 @pytest.mark.parametrize(

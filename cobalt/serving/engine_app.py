@@ -5,9 +5,10 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import CollectorRegistry, Counter
 from pydantic import ConfigDict, Field
 
-from cobalt.engine.base import GenerationSettings
+from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
 from cobalt.serving.http_guard import Guard, parsed, while_connected, within
@@ -36,6 +37,7 @@ class EngineService:
     Attributes:
         private: Whether nobody else can join the Ray cluster that hosts the app; the host sets it.
         openai: OpenAI's routes, from `open` on.
+        metrics: Counts of the app's own route for Prometheus.
     """
 
     def __init__(self, settings: EngineServiceSettings, *, log: Path | None = None) -> None:
@@ -43,6 +45,12 @@ class EngineService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX)
         self.engine = VllmEngine(settings, log=log)
+        self.metrics = registry = CollectorRegistry()
+        self._completions = Counter(
+            "cobalt_engine_completions", "Completions, by finish reason", ["reason"], registry=registry
+        )
+        self._prompt = Counter("cobalt_engine_prompt_tokens", "Tokens of prompts, once for a call", registry=registry)
+        self._generated = Counter("cobalt_engine_completion_tokens", "Generated tokens", registry=registry)
 
     async def open(self) -> None:
         """Start the engine; see `VllmEngine.__aenter__`."""
@@ -60,6 +68,17 @@ class EngineService:
     async def close(self) -> None:
         """Stop the engine."""
         await self.engine.__aexit__()
+
+    async def generate(self, request: GenerateRequest) -> list[Completion]:
+        """Continue one conversation, and count the completions."""
+        messages: Any = request.messages
+        settings = GenerationSettings(**request.model_dump(exclude={"messages"}))
+        completions = await self.engine.generate(messages, settings)
+        self._prompt.inc(completions[0].prompt_tokens)
+        for completion in completions:
+            self._completions.labels(completion.finish_reason).inc()
+            self._generated.inc(completion.completion_tokens)
+        return completions
 
     async def describe(self) -> dict[str, Any]:
         """The engine's description; on a cluster that anybody can join with `"private": false`."""
@@ -82,9 +101,7 @@ def engine_api(service: EngineService) -> FastAPI:
             body = parsed(GenerateRequest, payload)
             if body.n > service.settings.max_completions:
                 raise UserError(f"field 'n': more than {service.settings.max_completions} (max_completions)")
-            messages: Any = body.messages
-            settings = GenerationSettings(**body.model_dump(exclude={"messages"}))
-            answer = await while_connected(request, service.engine.generate(messages, settings))
+            answer = await while_connected(request, service.generate(body))
         completions = [completion.model_dump() for completion in answer]
         return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
 

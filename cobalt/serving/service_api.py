@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from cobalt.serving.http_guard import guarded_api
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def service_api(service: "JudgeService | EngineService") -> FastAPI:
-    """A guarded app with `GET /describe` and `/health`, whose lifespan opens and closes the service.
+    """A guarded app with `GET /describe`, `/metrics` and `/health`, whose lifespan opens and closes the service.
 
     `/health` is 200 as long as the service answers, else 503. Anybody may ask, and it tells nothing else.
     """
@@ -34,6 +35,11 @@ def service_api(service: "JudgeService | EngineService") -> FastAPI:
     async def describe(request: Request) -> JSONResponse:
         service.guard.admit(request)
         return JSONResponse(await service.describe())
+
+    @api.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        service.guard.admit(request)
+        return Response(generate_latest(service.metrics), media_type=CONTENT_TYPE_LATEST)
 
     @api.get("/health")
     async def health() -> JSONResponse:
