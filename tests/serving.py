@@ -117,13 +117,12 @@ LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 def listening(pids):
     """The local addresses that processes listen at."""
-    return {
-        one.laddr.ip
-        for pid in pids
-        if psutil.pid_exists(pid)
-        for one in psutil.Process(pid).net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN
-    }
+    addresses = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is a sandbox
+            sockets = psutil.Process(pid).net_connections("tcp")
+            addresses |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 COBALT = (sys.executable, "-m", "cobalt.commands")

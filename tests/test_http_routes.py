@@ -295,6 +295,12 @@ def test_a_body_of_values_takes_neither_memory_nor_time(server, unit, quoted):
     assert after["longest"] < 1.5, "seconds of the event loop"
 
 
+def test_a_large_suite_of_few_tests_is_read(server):
+    inputs = ["1, 2, [3], {4}\n" * 200_000] * 10
+    payload = {"code": "", "test_cases": {"inputs": inputs, "outputs": [""] * 10}}
+    assert httpx.post(server, json=payload, timeout=60).json() == 10
+
+
 def test_a_body_that_trickles_is_answered_in_time(server):
     host, port = server.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:

@@ -19,6 +19,8 @@ from cobalt.serving.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_
 from cobalt.stage.errors import UserError
 
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[" * 4000}}
+DEEP = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 
 
 @pytest.mark.parametrize(
@@ -121,12 +123,15 @@ async def asked_of_stuck(engine, token=TOKEN, **fields):
 
 
 @pytest.mark.services
-async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, stream):
     before = stuck.ended
-    answer = await asked_of_stuck(stuck, messages=GREETING)
+    answer = await asked_of_stuck(stuck, messages=GREETING, stream=stream)
     assert stuck.ended == before + 1
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, 503)
-    assert "max_request_seconds" in answer.text
+    assert answer.status_code == (200 if stream else 503)
+    *_, last = answer.text.removesuffix("\n\ndata: [DONE]\n\n").split("data: ")
+    assert json.loads(last)["error"]["code"] == 503
+    assert "max_request_seconds" in last
 
 
 @pytest.mark.services
@@ -144,11 +149,13 @@ async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
     before = len(stuck.asked)
     for status, fields in (
         (401, {"token": "another-token-of-this-length"}),
+        (413, {"user": "x" * 10_000}),
         (400, {"n": 5}),
+        (400, {"messages": [*GREETING, DEEP]}),
         (404, {"model": "another"}),
     ):
-        answer = await asked_of_stuck(stuck, messages=GREETING, **fields)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
+        answer = await asked_of_stuck(stuck, **{"messages": GREETING} | fields)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, status), fields
     assert "m-12345678" in answer.text
     assert len(stuck.asked) == before
 
@@ -198,6 +205,30 @@ def test_a_chat_says_what_the_apps_own_route_says(client, name, url, sampling):
     assert choices == [(completion["text"], completion["finish_reason"]) for completion in own]
     assert answer.usage.prompt_tokens == own[0]["prompt_tokens"]
     assert answer.usage.completion_tokens == sum(completion["completion_tokens"] for completion in own)
+
+
+@marked
+def test_a_stream_is_the_same_chat_in_pieces_and_stop_and_logprobs_are_honoured(client, name):
+    def ask(**fields):
+        return client.chat.completions.create(model=name, messages=GREETING, max_tokens=24, **fields)
+
+    sampling = {"temperature": 1.0, "n": 2, "seed": 3}
+    whole, texts, reasons, pieces = ask(**sampling), ["", ""], [None, None], 0
+    for chunk in ask(**sampling, stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
+            pieces += 1
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert chunk.usage.completion_tokens == whole.usage.completion_tokens and pieces > 4
+    first = ask(temperature=0, logprobs=True, top_logprobs=2).choices[0]
+    text = first.message.content
+    assert "".join(token.token for token in first.logprobs.content).startswith(text)
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in first.logprobs.content)
+    stop = text[len(text) // 2 :][:3]
+    cut = ask(temperature=0, stop=[stop]).choices[0]
+    assert cut.message.content == text[: text.index(stop)] and cut.finish_reason == "stop"
 
 
 @marked

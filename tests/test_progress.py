@@ -6,11 +6,14 @@ import logging
 import sys
 
 import pytest
-from support import FakeEngine
+from support import FakeEngine, FakeJudge, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
+from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.progress import CountingEngine
+from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage import progress
+from cobalt.stage.errors import InfrastructureError
 
 
 class Terminal(io.StringIO):
@@ -82,3 +85,18 @@ async def test_a_rollout_counts_responses_and_the_time_left_and_waits_for_no_pro
     engine.end("a")
     standing = engine.standing()
     assert (standing.done, standing.total) == (4, 4) and "left" not in standing.words
+
+
+@pytest.mark.parametrize(("turns", "responses"), [(0, 4), (2, 12)])
+async def test_the_last_line_of_a_rollout_counts_all_responses_but_those_of_a_problem_that_failed(
+    tmp_path, monkeypatch, caplog, turns, responses
+):
+    caplog.set_level(logging.INFO, "cobalt.stage.progress")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    files = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(3)]), tmp_path / "r.jsonl"
+    engine = FakeEngine(lambda call: InfrastructureError("x") if call.problem_id == 1 else "no program", model="m")
+    if turns:
+        await repair(RepairSettings(*files, num_completions=2, turns=turns), engine, FakeJudge())
+    else:
+        await sample(SampleSettings(*files, num_completions=2), engine, FakeJudge())
+    assert f"{responses} of {responses} responses" in caplog.messages[-1]

@@ -174,6 +174,12 @@ def test_set_up_installs_nothing_without_a_digest_and_builds_with_the_locks_setu
         assert any(flag in line for flag in ("--only-binary :all:", "--no-build-isolation", "torch-cpu.txt")), line
 
 
+def test_set_up_without_uv_installs_the_listed_one_by_its_digest(recording):
+    (recording / ".venv" / "bin" / "uv").unlink()
+    set_up(recording, "--profile", "eval")
+    assert "--require-hashes --requirement requirements/uv.txt" in commands(recording)[0]
+
+
 def test_another_machine_than_that_of_the_digests_is_refused_before_anything_is_installed(checkout):
     executable(checkout.parent / "bin" / "uname", "echo riscv64")
     refused = set_up(checkout)

@@ -102,9 +102,17 @@ def check_settings(
     if engine is not None:
         of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
         check_model(of_engine.model)
-    if max(of_judge.num_replicas or 1, of_engine.num_replicas if of_engine else 1) > 1:
-        raise UserError("only Ray Serve has replicas: leave num_replicas out, or see docs/cluster.md")
+        _check_replicas(of_engine.num_replicas, f"vllm_engine_actor:app model={of_engine.model}", "vllm_actor")
+    _check_replicas(of_judge.num_replicas or 1, "remote_reward_server:app", "evaluator")
     return of_judge, of_engine
+
+
+def _check_replicas(replicas: int, app: str, name: str) -> None:
+    if replicas > 1:
+        raise UserError(
+            f"num_replicas={replicas}: only Ray Serve has replicas; start a Ray cluster and `serve run {app}"
+            f" num_replicas={replicas} --name {name} --route-prefix /{name}`"
+        )
 
 
 def _ports(servers: list[AppProcess]) -> dict[AppProcess, int]:

@@ -6,7 +6,8 @@ ends a turn, and a field of sampling that a request leaves out has OpenAI's defa
 generation_config.json. The routes take text alone: no images, no parsers of tool calls, no adapters.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -30,7 +31,7 @@ class OpenAIRoutes:
         stops: Tokens that end a generation, beside those that vLLM knows; not where a request sets `ignore_eos`.
         guard: Who may send requests, and how large they may be.
         max_completions: Largest number of completions of a request, its `n`.
-        max_seconds: Longest time until a request has its answer, or a stream begins.
+        max_seconds: Longest time that a request may take, streamed or not.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class OpenAIRoutes:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
+        deadline = asyncio.get_running_loop().time() + self._max_seconds
         try:
             async with within(self._max_seconds), self._guard.body(request) as payload:
                 body = self._request(payload)
@@ -86,6 +88,8 @@ class OpenAIRoutes:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:
             return self._refusal(str(error), 400)
+        except RecursionError:  # of vLLM, for JSON in a string: the arguments of a tool call
+            return self._refusal("a field is nested too deeply", 400)
         except InfrastructureError as error:
             return self._refusal(str(error), 503)
         except self._engine_errors as error:
@@ -99,7 +103,9 @@ class OpenAIRoutes:
                 answer.error.message += f" This engine serves `{self._name}`."
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
-            return StreamingResponse(answer, media_type="text/event-stream")
+            late = self._refusal(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
+            events = _until(deadline, answer, bytes(late.body).decode())
+            return StreamingResponse(events, media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
     def _request(self, payload: object) -> Any:
@@ -149,3 +155,18 @@ def check_text(payload: object) -> None:
         for part in content if isinstance(content, list) else []:
             if not isinstance(part, dict) or part.get("type") != "text":
                 raise UserError(f"field 'messages.{number}.content': this engine takes parts of the type 'text' alone")
+
+
+async def _until(deadline: float, stream: AsyncGenerator[str, None], failure: str) -> AsyncIterator[str]:
+    """The events of a stream, which ends with `failure` if it is not finished at a time of the loop's clock."""
+    try:
+        while True:
+            async with asyncio.timeout_at(deadline):
+                event = await anext(stream, None)
+            if event is None:
+                return
+            yield event
+    except TimeoutError:
+        yield f"data: {failure}\n\ndata: [DONE]\n\n"
+    finally:
+        await stream.aclose()

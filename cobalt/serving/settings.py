@@ -21,7 +21,7 @@ class HttpSettings(BaseModel):
         max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
             answered 408.
         max_request_seconds: Longest time that an HTTP request may take, the judge's wait for a sandbox included, in
-            seconds; a streamed answer has to begin in that time. A request that takes longer is answered 503.
+            seconds. A request that takes longer is answered 503.
     """
 
     token: SecretStr | None = None

@@ -197,7 +197,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        dict(content["arguments"])
+        dict(**content["arguments"])
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
         raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
     return content
