@@ -352,9 +352,10 @@ def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sen
     assert "'vllm'" in finished.stderr and "Traceback" not in finished.stderr
 
 
-STARTED_BY_USERS = ["run_single_turn_vllm.py", "preproc/preproc_mbpp.py"]
-STARTED_BY_USERS += [
-    f"-m {name}" for name in ("cobalt.judge", "cobalt.preflight", "cobalt.training", "studies.quickstart")
+STARTED_BY_USERS = [
+    *sorted(script.name for script in ROOT.glob("*.py") if script.name not in SERVED),
+    *sorted(f"preproc/{script.name}" for script in (ROOT / "preproc").glob("*.py") if script.name != "start.py"),
+    *("-m cobalt.judge", "-m cobalt.preflight", "-m cobalt.training", "-m cobalt.pocket", "-m studies.quickstart"),
 ]
 
 
