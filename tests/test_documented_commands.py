@@ -286,6 +286,10 @@ def test_each_name_of_the_python_api_exists_and_is_described():
     assert len(NAMED) > 10 and all(pkgutil.resolve_name(named).__doc__ for named in NAMED)
 
 
+def test_the_readme_is_one_page():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_the_figures_of_the_readme_are_those_of_the_results():
     def plain(path):
         return " ".join((ROOT / path).read_text().replace("+", "").replace("\\*", "").replace(" %", "").split())
