@@ -9,9 +9,8 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from outside import assert_each_is_refused, run_script
 from support import square_problem, write_lines, write_report
-from test_scripts import assert_each_is_refused
-from test_scripts import run as run_script
 
 from cobalt.episode.record import read_trajectories
 from cobalt.hacking.categories import OUTCOMES
