@@ -2,8 +2,7 @@
 # Set up and run every check: ruff, mypy, unit tests, and then the tests with the real sandbox, Ray Serve and vLLM.
 #   scripts/test.sh           everything
 #   scripts/test.sh --fast    without Ray, vLLM, sandboxes and slow tests
-# Further arguments are passed to pytest. A check that fails stops none of the others. The closing lines count what passed,
-# failed, was skipped and why, and what was not reached.
+# Further arguments are passed to pytest. A check that fails stops none of the others.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
@@ -23,29 +22,20 @@ for check in "ruff check ." "ruff format --check ." mypy; do
   $check || failed_checks+=${failed_checks:+, }$check
 done
 
-records=$(mktemp -d)
-trap 'rm -rf "$records"' EXIT
 # Tests without services share nothing but the machine, and run side by side; the others have it to themselves.
-alone="services"
 beside="not services"
 [ "$fast" = no ] || beside="$beside and not sandbox and not slow"
-first=0 second=5 # pytest's 5: no test was chosen; 130, of tests/closing.py: interrupted
+first=0 second=5 # pytest's 5: no test was chosen
 # One more than there are cores, because many of them wait for processes; one thread for each, because threads of several
 # tests on the same cores wait for each other.
-OMP_NUM_THREADS=1 pytest --closing_record "$records/1" -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 \
-  --durations 10 \
-  "$@" || first=$?
+OMP_NUM_THREADS=1 pytest -rfEs -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 --durations 10 "$@" || first=$?
 [ "$first" != 4 ] || exit 4 # pytest's, too: its arguments are wrong
-if [ "$fast" = no ] && [ "$first" != 130 ]; then
+if [ "$fast" = no ] && [ "$first" != 2 ]; then # interrupted, or tests that cannot be collected
   second=0
-  pytest --closing_record "$records/2" -m "$alone" --timeout 900 --durations 10 "$@" || second=$?
+  pytest -rfEs -m services --timeout 900 --durations 10 "$@" || second=$?
 fi
 
-# What an interrupt, or the end of a pytest process, kept from being run is collected, to be counted.
-count() { [ -f "$records/$1" ] || pytest --closing_record "$records/$1" -m "$2" --collect-only "${@:3}" >/dev/null || true; }
-count 1 "$beside" "$@"
-[ "$fast" = yes ] || count 2 "$alone" "$@"
-python tests/closing.py "$records" "$failed_checks"
+[ -z "$failed_checks" ] || echo "failed checks: $failed_checks"
 for status in "$first" "$second"; do [ "$status" = 0 ] || [ "$status" = 5 ] || exit "$status"; done
 [ -z "$failed_checks" ] || exit 1
 [ "$first" = 0 ] || [ "$second" = 0 ] || exit 5

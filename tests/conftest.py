@@ -10,8 +10,6 @@ from support import locked_folder
 
 from cobalt.serving.children import started_servers, variables
 
-pytest_plugins = ("closing",)
-
 # A shell that is not interactive starts its background jobs with SIGINT ignored, which every child inherits: the
 # programs that tests interrupt would go on. Each process of pytest-xdist imports this file, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

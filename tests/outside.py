@@ -75,6 +75,23 @@ def run_commands(commands, **variables):
     return _in_process_of_its_own("commands", listed, **variables)
 
 
+def assert_each_is_refused(commands, names):
+    """Of commands that run one after the other in one process: each ends as a user's mistake and names these."""
+    ended = run_commands(((ROOT, map(str, words)) for words in commands), XDG_RUNTIME_DIR="/nonexistent")
+    for named, (code, _, said) in zip(names, ended, strict=True):
+        assert code == 2, (named, said)
+        assert all(name in " ".join(said.split()) for name in ([named] if isinstance(named, str) else named)), said
+        assert "Traceback" not in said
+
+
+def run_script(*words):
+    """Run a script, or a module after `-m`, in a process of its own, which finds no `cobalt serve` of the user's."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=ROOT, env=os.environ | {"XDG_RUNTIME_DIR": "/nonexistent"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
 def run_commands_for_imports(commands, **variables):
     """`run_commands` with, of each command, the top-level modules that it was the first one to import."""
     listed = json.dumps([[str(folder), list(words)] for folder, words in commands])

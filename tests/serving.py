@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import httpx
 import psutil
@@ -113,19 +112,17 @@ def vllm_server(model, *options):
         server.wait()
 
 
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def listening(pids):
-    """The local addresses that processes listen at, in hexadecimal."""
-    inodes = set()
+    """The local addresses that processes listen at."""
+    addresses = set()
     for pid in pids:
-        with contextlib.suppress(OSError):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
-    return {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is a sandbox
+            sockets = psutil.Process(pid).net_connections("tcp")
+            addresses |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 COBALT = (sys.executable, "-m", "cobalt.commands")
@@ -139,10 +136,10 @@ class Command:
     """
 
     def __init__(self, folder, *words, program=COBALT, **environment):
-        self.mark = f"COBALT_TEST_MARK={folder}"
+        self.mark = str(folder)
         self.messages = folder / "messages"
         self._below = set()
-        outside = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run"), "COBALT_TEST_MARK": str(folder)} | environment
+        outside = os.environ | {"XDG_RUNTIME_DIR": str(folder / "run"), "COBALT_TEST_MARK": self.mark} | environment
         with self.messages.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [*program, *map(str, words)],
@@ -152,18 +149,16 @@ class Command:
     def processes(self):
         """The processes that belong to the command, by id, with their command lines."""
         self._below.update(map(psutil.Process, descendants(self.process.pid)))
-        found = {}
-        for process in self._below:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    found[process.pid] = " ".join(process.cmdline())
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                marked = self.mark.encode() in (entry / "environ").read_bytes().split(b"\0")
-                if fields[0] != "Z" and (int(fields[3]) == self.process.pid or marked):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        matches = {}
+        for process in {*psutil.process_iter(), *self._below}:
+            with contextlib.suppress(psutil.Error, OSError):
+                belongs = process in self._below and process.is_running()
+                belongs |= os.getsid(process.pid) == self.process.pid
+                if process.status() != psutil.STATUS_ZOMBIE and (
+                    belongs or process.environ().get("COBALT_TEST_MARK") == self.mark
+                ):
+                    matches[process.pid] = " ".join(process.cmdline())
+        return matches
 
     def wait_for(self, condition, seconds=120):
         deadline = time.monotonic() + seconds

@@ -133,18 +133,6 @@ def alive(pid):
         return False
 
 
-def belongs_here(pid):
-    """Whether a process was started from this checkout, by its command; others may belong to tests of another one."""
-    entry = Path(f"/proc/{pid}")
-    try:
-        if str(ROOT).encode() in (entry / "cmdline").read_bytes():
-            return True
-        # Ray's workers write their titles over their command lines; their libraries lie in this environment.
-        return any(sys.prefix in line for line in (entry / "maps").read_text().splitlines())
-    except OSError:
-        return False  # it has ended meanwhile
-
-
 def descendants(pid):
     """Ids of the processes below a process; none where it has ended."""
     try:

@@ -81,11 +81,6 @@ def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metava
             assert re.search(rf"(?<!\S){flag}\b", text), flag
 
 
-def test_a_command_that_does_not_exist_is_one_sentence_with_those_that_do():
-    misspelt, unknown = each_in_one_sentence([["cobalt", "smaple"], ["cobalt", "nothing"]])
-    assert "sample" in misspelt and "train" in unknown
-
-
 ENGINE_OF = {
     "": False,
     "--model m": True,
@@ -132,22 +127,15 @@ def test_the_apps_files_have_help():
 HERE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator", "COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
 
 
-def test_the_file_of_running_services_is_private_and_holds_no_token(home):
-    with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
+def test_the_file_of_running_services_is_private_and_goes_with_its_process(home):
+    with serve_state.recorded_state(os.getpid(), None, HERE | {"COBALT_VLLM_TOKEN": "secret"}) as state:
         [path] = home.iterdir()
-        assert path.stat().st_mode & 0o077 == 0
-        assert "secret" not in path.read_text()
-        assert serve_state.running_states() == [state]
-    assert not list(home.iterdir())
-
-
-def test_the_file_of_a_process_that_has_ended_is_removed_and_not_used(home):
-    with serve_state.recorded_state(os.getpid(), None, HERE):
-        [path] = home.iterdir()
+        assert path.stat().st_mode & 0o077 == 0 and "secret" not in path.read_text()
         (home / "1.json").write_bytes(path.read_bytes())  # which no process has locked
         (home / "2.json").write_text("half a fi")
-        assert [state.pid for state in serve_state.running_states()] == [os.getpid()]
+        assert serve_state.running_states() == [state]
         assert list(home.iterdir()) == [path]
+    assert not list(home.iterdir())
 
 
 def urls():
@@ -210,15 +198,6 @@ def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path):
         assert code == 1 and len(lines) == 1 and "the_model" in lines[0]
 
 
-def test_the_papers_scripts_start_no_engine_and_say_how_to_start_one(tmp_path):
-    words = ["-i", str(write_lines(tmp_path / "p.jsonl", [square_problem(1)])), "-o", str(tmp_path / "o.jsonl")]
-    scripts = [["run_single_turn_vllm.py", *words, "-n", "1"], ["run_multi_turn_vllm.py", *words, "--turns", "1"]]
-    for code, _, said in run_commands((ROOT, script) for script in scripts):
-        assert (code, len(said.splitlines())) == (1, 1)
-        assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
-    assert not (tmp_path / "o.jsonl").exists()
-
-
 def test_serve_prints_the_lines_that_set_the_variables_in_another_terminal_and_the_name_of_the_model():
     with serve_state.recorded_state(os.getpid(), "m", HERE | {"COBALT_JUDGE_URL": "http://a http://b"}) as state:
         lines = explanation(state, "model-1a2b").splitlines()
@@ -273,32 +252,23 @@ def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engin
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}" + " " * len(str(folder)))
         (folder / "model.safetensors").touch()
-    # In place of vLLM: what starts the engine imports it first.
-    started = tmp_path / "started"
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "__init__.py").write_text(f"open({str(started)!r}, 'w').close()\nraise SystemExit(3)\n")
     given = Arguments(source, tmp_path / "run", model=str(model))
-    split_problem_file(source, given.sample_settings().input_file)
     settings = given.sample_settings()
+    split_problem_file(source, settings.input_file)
     made = {"stage": "single_turn", "engine": {"model": "one", "fingerprint": fingerprint(model)}} | settings.decisive()
     open_manifest(settings.output_file, made, [settings.input_file])
     write_lines(settings.output_file, [own("a", 9)])
-
-    def run_try(*flags):
-        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        words = ["try", source, "-o", tmp_path / "run", *([] if "--model" in flags else ["--model", model]), *flags]
-        return cobalt(*words, PYTHONPATH=path, HOME=str(tmp_path))
-
-    for flags, named in (
-        (["--max_tokens", "256"], "generation.max_tokens"),
-        (["-n", "3"], "generation.n"),
-        (["--prompts", "pocket"], "prompts"),
-        (["--public_tests", "2"], "problems.jsonl"),
-        (["--model", other], "engine.model"),
-        (["--model", namesake], "engine.fingerprint"),
-    ):
-        assert named in in_one_sentence(run_try(*flags))
-    assert not started.exists()
+    refused = {
+        "--max_tokens 256": "generation.max_tokens",
+        "-n 3": "generation.n",
+        "--prompts pocket": "prompts",
+        "--public_tests 2": "problems.jsonl",
+        f"--model {other}": "engine.model",
+        f"--model {namesake}": "engine.fingerprint",
+    }
+    words = ["cobalt", "try", source, "-o", tmp_path / "run"]
+    said = each_in_one_sentence([[*words, "--model", model, *flags.split()] for flags in refused])
+    assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -369,31 +339,6 @@ def test_split_refuses_in_one_sentence_and_leaves_an_earlier_result(tmp_path):
     said = each_in_one_sentence([["cobalt", "split", *words.split(), "-o", result] for words in refused])
     assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
     assert result.read_bytes() == before
-
-
-def test_try_refuses_bad_flags_before_anything_starts(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    brings = write_lines(tmp_path / "first.jsonl", [own("a", 9) | {"instruction": "Mine."}])
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").touch()
-    refused = {
-        "-n 0": "num_completions",
-        "--limit 0": "--limit",
-        "--ids b": "--ids b",
-        "--public_tests 0": "public_tests",
-        "--prompts ?": "?",
-        "--engine x=1": "'x'",
-        "--model /no/such/folder": "/no/such/folder",
-    }
-    commands = [
-        ["cobalt", "try", source, "--model", tmp_path, "-o", tmp_path / "o", *flags.split()] for flags in refused
-    ]
-    # Which would not word the first message that the problem brings.
-    commands.append(["cobalt", "try", brings, "--model", tmp_path, "-o", tmp_path / "none", "--prompts", "paper"])
-    *said, last = each_in_one_sentence(commands)
-    assert [named for named, text in zip(refused.values(), said, strict=True) if named not in text] == []
-    assert "first.jsonl" in last and "--prompts" in last and not [*(tmp_path / "none").glob("*")]
-    assert {path.name for path in (tmp_path / "o").glob("*")} <= {"problems.jsonl", "problems.jsonl.run.json"}
 
 
 def test_a_package_that_only_the_work_needs_and_the_environment_lacks_is_one_sentence(tmp_path):

@@ -120,11 +120,6 @@ def program_of(words: list[str]) -> tuple[list[str], list[str]]:
     return ["bash", words[0]], words[1:]
 
 
-def test_the_documentation_has_commands():
-    assert len(DOCUMENTED) > 100
-    assert {"README.md", "docs/reproduce.md", "docs/training.md"} <= {page for page, _ in DOCUMENTED}
-
-
 @pytest.mark.parametrize(("page", "command"), DOCUMENTED)
 def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows(page, command):
     for words in parts(command):
@@ -206,28 +201,20 @@ def check_service(words: list[str]) -> None:
     assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(known)
 
 
-@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "bash")])
-def test_a_shell_block_is_valid_bash(page):
-    for block in blocks(ROOT / page, "bash"):
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_blocks_of_a_page_can_be_read_and_import_what_the_library_has(page):
+    for block in blocks(page, "bash"):
         subprocess.run(["bash", "-n"], input=block, text=True, check=True, timeout=30)
-
-
-@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "python")])
-def test_a_python_block_compiles_and_imports_what_the_library_has(page):
-    for block in blocks(ROOT / page, "python"):
+    for block in blocks(page, "python"):
         compile(block, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "cobalt":
                 module = importlib.import_module(node.module)
-                assert not [item.name for item in node.names if not hasattr(module, item.name)], (page, node.module)
-
-
-@pytest.mark.parametrize("page", [name(page) for page in PAGES if blocks(page, "json") + blocks(page, "yaml")])
-def test_a_block_of_json_or_yaml_can_be_read(page):
-    for block in blocks(ROOT / page, "json"):
+                assert not [item.name for item in node.names if not hasattr(module, item.name)], node.module
+    for block in blocks(page, "json"):
         for line in block.splitlines() if block.count("\n{") else [block]:
             json.loads(line)
-    for block in blocks(ROOT / page, "yaml"):
+    for block in blocks(page, "yaml"):
         yaml.safe_load(block)
 
 
@@ -295,13 +282,8 @@ def test_the_site_is_built_without_a_warning_and_every_page_is_in_its_table_of_c
 NAMED = re.findall(r"^\| `(cobalt[\w.]+)", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("named", NAMED)
-def test_a_name_of_the_python_api_exists(named):
-    assert pkgutil.resolve_name(named).__doc__
-
-
-def test_the_python_api_has_names():
-    assert len(NAMED) > 10
+def test_each_name_of_the_python_api_exists_and_is_described():
+    assert len(NAMED) > 10 and all(pkgutil.resolve_name(named).__doc__ for named in NAMED)
 
 
 def test_the_readme_is_one_page():

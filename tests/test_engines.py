@@ -313,6 +313,11 @@ async def test_an_app_that_serves_another_model_or_wants_a_token_is_refused(mode
             assert len(await engine.generate([{"role": "user", "content": "\ud800"}], TWO, CALL)) == 2
             with pytest.raises(UserError, match="'n'"):
                 await engine.generate(CHAT, TWO.model_copy(update={"n": 3}), CALL)
+        bad = {"messages": []}, {"temperature": -1}, {"temperature": float("nan")}, {"no_field": 1}
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False) as client:
+            for fields, page, status in (*((fields, {}, 422) for fields in bad), ({}, {"Origin": "http://a"}, 403)):
+                refused = await client.post(url, content=json.dumps({"messages": CHAT} | fields), headers=page)
+                assert (refused.status_code, bool(refused.json()["error"])) == (status, True), fields
 
 
 async def test_a_client_that_has_gone_ends_its_generations(model):

@@ -30,12 +30,6 @@ def test_the_manifest_lies_beside_the_result_and_holds_what_made_it(run):
     assert {"command", "git", "packages", "python", "started"} <= content.keys()
 
 
-def test_a_result_is_resumed_whatever_name_its_model_has_and_the_first_name_stays(run):
-    data, result = run
-    open_manifest(result, {"n": 16, "engine": {"model": "m", "name": "m-12345678"}}, [data])
-    assert recorded_arguments(result) == ARGUMENTS
-
-
 @pytest.mark.parametrize(
     ("arguments", "inputs", "differences"),
     [
@@ -53,49 +47,38 @@ def test_resuming_with_other_arguments_or_data_is_refused_and_the_differences_na
         open_manifest(run[1], ARGUMENTS | arguments, [tmp_path / f"{name}.jsonl" for name in inputs])
 
 
-def test_a_result_without_a_manifest_is_not_continued(run):
+def test_a_result_without_a_manifest_is_not_continued_and_a_run_without_a_record_starts_anew(run):
     data, result = run
     manifest_path(result).unlink()
     with pytest.raises(UserError, match=r"result\.run\.json"):
         open_manifest(result, {"n": 16}, [data])
-
-
-def test_a_run_that_failed_before_its_first_record_may_start_anew_with_other_arguments(run):
-    data, result = run
     result.unlink()
-    open_manifest(result, {"n": 4}, [data])
-    assert json.loads(manifest_path(result).read_text())["arguments"] == {"n": 4}
-
-
-def test_a_summary_joins_what_made_the_result_and_is_no_reason_to_refuse_resuming(run):
-    data, result = run
-    write_summary(result, {"problems": {"read": 3}})
-    content = json.loads(manifest_path(result).read_text())
-    assert content["summary"] == {"problems": {"read": 3}}
-    assert content["arguments"]["n"] == 16
-    open_manifest(result, ARGUMENTS, [data])
+    for number in (8, 4):  # the first failed before its first record
+        open_manifest(result, {"n": number}, [data])
+    assert recorded_arguments(result) == {"n": 4}
 
 
 def test_the_recorded_arguments_of_a_result_can_be_read_and_a_broken_manifest_is_named(run):
     _, result = run
     assert recorded_arguments(result) == ARGUMENTS
     assert recorded_arguments(result.with_name("other.jsonl")) is None
-    of_others = '{"arguments": {}, "sources": [1]}', '{"arguments": {"engine": "m"}}'
-    for content in ("[]", "{}", '{"arguments": []}', "{", "[" * 100000, *of_others):
+    for content in ("[]", "{}", '{"arguments": []}', "{", "[" * 100000):
         manifest_path(result).write_text(content)
         with pytest.raises(UserError, match=r"result\.run\.json"):
             recorded_arguments(result)
 
 
-def test_what_began_a_result_stays_and_each_resumption_is_added(run):
+def test_what_began_a_result_stays_and_each_resumption_and_the_summary_are_added(run):
     data, result = run
     began = json.loads(manifest_path(result).read_text())
     result.write_text("{}")
     open_manifest(result, ARGUMENTS, [data], complete=True)
     assert json.loads(manifest_path(result).read_text()) == began
-    open_manifest(result, ARGUMENTS, [data])
+    write_summary(result, {"problems": {"read": 3}})
+    open_manifest(result, {"n": 16, "engine": {"model": "m", "name": "m-12345678"}}, [data])  # another name for people
     resumed = json.loads(manifest_path(result).read_text())
     assert {name: resumed[name] for name in began} == began
+    assert resumed["summary"] == {"problems": {"read": 3}}
     assert [entry["python"] for entry in resumed["resumed"]] == [began["python"]]
 
 

@@ -6,6 +6,7 @@ says how each stage is covered.
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import outside
@@ -78,11 +79,12 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def run_all(tmp_path_factory):
-    """Run commands of stages, each on what the recorded commit left; by stage and case."""
+    """Run the commands of the stages with the same needs, on what the recorded commit left; by stage and case."""
 
-    def run(stages):
+    @cache
+    def run(sandbox, api):
         commands, folders = [], {}
-        for stage in stages:
+        for stage in (stage for stage in STAGES if (stage.sandbox, stage.api) == (sandbox, api)):
             for case, (start, extra) in CASES.items():
                 folder = workplace(tmp_path_factory.mktemp(slug(stage)) / case, outside.DATA)
                 put(STAGES_OF_OLD / slug(stage) / start, folder)
@@ -99,35 +101,19 @@ def run_all(tmp_path_factory):
     return run
 
 
-# Fixtures of their own, so that a machine without one of the two needs can run the others.
-@pytest.fixture(scope="module")
-def plain(run_all):
-    return run_all([stage for stage in STAGES if not stage.sandbox and not stage.api])
-
-
-@pytest.fixture(scope="module")
-def judging(run_all):
-    return run_all([stage for stage in STAGES if stage.sandbox])
-
-
-@pytest.fixture(scope="module")
-def asking(run_all):
-    return run_all([stage for stage in STAGES if stage.api])
-
-
 @pytest.fixture
-def ran(stage, request):
-    kind = "judging" if stage.sandbox else "asking" if stage.api else "plain"
-    return request.getfixturevalue(kind)
+def ran(stage, run_all):
+    return run_all(stage.sandbox, stage.api)  # so that a machine without one of the two can run the others
 
 
-stages = pytest.mark.parametrize(
-    "stage",
-    [
-        pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api)
-        for stage in STAGES
-    ],
-)
+def each_of(stages):
+    return pytest.mark.parametrize(
+        "stage",
+        [
+            pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api)
+            for stage in stages
+        ],
+    )
 
 
 def _mark_first(result):
@@ -157,7 +143,7 @@ def _made_from(path):
     return {name: content.get(name) for name in ("arguments", "inputs", "sources", "summary")}
 
 
-@stages
+@each_of(STAGES)
 def test_what_the_recorded_commit_left_half_done_becomes_the_result_of_a_run_without_a_break(stage, ran):
     half = ran[stage.name, "half"]
     assert half.code == 0, half.said
@@ -167,7 +153,7 @@ def test_what_the_recorded_commit_left_half_done_becomes_the_result_of_a_run_wit
     assert not list(half.folder.rglob("*.part"))
 
 
-@stages
+@each_of(STAGES)
 def test_the_manifest_of_a_result_says_what_it_said(stage, ran):
     half, again, old = ran[stage.name, "half"], ran[stage.name, "same"], STAGES_OF_OLD / slug(stage) / "whole"
     # The record that is marked changes what is made of the result.
@@ -179,21 +165,14 @@ def test_the_manifest_of_a_result_says_what_it_said(stage, ran):
         assert _made_from(half.folder / name) == _made_from(again.folder / name) == _made_from(old / name), name
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [
-        pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api)
-        for stage in STAGES
-        if stage.kept is not None
-    ],
-)
+@each_of(stage for stage in STAGES if stage.kept is not None)
 def test_records_that_were_finished_are_not_made_again(stage, ran):
     result = ran[stage.name, "half"].folder / stage.results[0]
     marked = [json.loads(line) for line in result.read_text(encoding="utf-8").splitlines()]
     assert sum(record.get("marked", False) for record in marked) == 1 < len(marked)
 
 
-@stages
+@each_of(STAGES)
 @pytest.mark.parametrize("case", ["same", "changed"])
 def test_a_finished_result_is_kept_written_again_or_refused_as_it_was(stage, case, ran):
     again = ran[stage.name, case]

@@ -38,10 +38,15 @@ def test_the_wheel_holds_every_file_of_both_packages(wheel):
     assert {"cobalt/py.typed", "cobalt_verl/py.typed", "cobalt_verl/config/train.yaml"} <= names
 
 
-def test_cobalt_runs_from_the_wheel_alone(wheel, tmp_path):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    [points] = tmp_path.glob("*.dist-info/entry_points.txt")
+@pytest.fixture
+def installed(wheel, tmp_path):
+    """A folder with what the wheel installs."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "packages")
+    return tmp_path / "packages"
+
+
+def test_cobalt_runs_from_the_wheel_alone(installed):
+    [points] = installed.glob("*.dist-info/entry_points.txt")
     assert "cobalt = cobalt.commands.main:main" in points.read_text()
     # Without the packages of the environment, which help does not need; a command says which one is missing.
     start = [sys.executable, "-S", "-c", "from cobalt.commands.main import main; main()"]
@@ -49,7 +54,7 @@ def test_cobalt_runs_from_the_wheel_alone(wheel, tmp_path):
 
     def run(*words):
         return subprocess.run(
-            [*start, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            [*start, *words], cwd=installed, env=environment, capture_output=True, text=True, timeout=60
         )
 
     overview = run("--help")
@@ -73,33 +78,28 @@ def test_version_and_moved_paths_are_those_that_the_changelog_says():
 
 @pytest.mark.parametrize("tracked", [False, True])
 def test_a_manifest_names_the_commit_of_this_project_and_not_of_a_checkout_that_holds_the_installed_package(
-    wheel, tmp_path, tracked
+    installed, tmp_path, tracked
 ):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "packages")
     settings = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
     for words in (["init"], ["add", *(["packages"] if tracked else [])], ["commit", "--allow-empty", "-m", "theirs"]):
         subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
     code = "from cobalt.stage.manifest import *; open_manifest(Path('r.jsonl'), {})"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
+    environment = os.environ | {"PYTHONPATH": str(installed)}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
     assert (json.loads((tmp_path / "r.run.json").read_text())["git"] is not None) == tracked
 
 
-def test_training_composes_its_configuration_from_the_installed_package(wheel, tmp_path):
+def test_training_composes_its_configuration_from_the_installed_package(installed):
     pytest.importorskip("verl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
     code = (
         "from pathlib import Path; from cobalt.training import configuration as c;"
         "config = c.compose(c.TrainingSettings(Path('d'), 'm', Path('o')));"
         "print(c.VERL_ADDITIONS, config.reward.custom_reward_function.path)"
     )
     finished = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-c", code], cwd=installed, env=os.environ | {"PYTHONPATH": str(installed)},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     additions, reward = finished.stdout.split()
-    assert additions == str(tmp_path / "cobalt_verl") and reward == "pkg://cobalt_verl.code_reward_func_think"
-    assert (tmp_path / "cobalt_verl" / "code_reward_func_think.py").exists()
+    assert additions == str(installed / "cobalt_verl") and reward == "pkg://cobalt_verl.code_reward_func_think"

@@ -20,6 +20,12 @@ needs_recipes = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("trl", "verifiers")),
     reason="the recipes extra is not installed (scripts/setup.sh --with recipes)",
 )
+
+
+def with_recipes(test):
+    return needs_recipes(pytest.mark.sandbox(pytest.mark.slow(test)))
+
+
 GOOD, WRONG, NONE = (
     "```python\nprint(int(input()) ** 2)\n```",
     "```python\nprint(int(input()) * 3)\n```",
@@ -72,9 +78,7 @@ def rewards_of(code_reward, *responses):
     )
 
 
-@needs_recipes
-@pytest.mark.sandbox
-@pytest.mark.slow
+@with_recipes
 def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher_one(recipe):
     code_reward = recipe("trl_reward").reward_function()
     assert inspect.iscoroutinefunction(code_reward), "the trainer would call it as a plain function"
@@ -86,17 +90,13 @@ def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher
     assert -1 == none < wrong < good == thought == 1
 
 
-@needs_recipes
-@pytest.mark.sandbox
-@pytest.mark.slow
+@with_recipes
 def test_trl_gets_an_error_and_no_reward_from_a_judge_that_fails(recipe, broken_sandboxes):
     with pytest.raises(InfrastructureError):
         rewards_of(recipe("trl_reward").reward_function(), GOOD, NONE)
 
 
-@needs_recipes
-@pytest.mark.sandbox
-@pytest.mark.slow
+@with_recipes
 def test_trl_trains_a_step_on_the_judges_rewards(seed_model, tmp_path):
     problems = write_lines(tmp_path / "problems.jsonl", [square_problem(number) for number in range(4)])
     flags = ["--output_dir", tmp_path / "run", "--max_steps", "1", "--per_device_train_batch_size", "4"]
@@ -132,9 +132,7 @@ def rollout(recipe, folder, response, **settings):
     return trace
 
 
-@needs_recipes
-@pytest.mark.sandbox
-@pytest.mark.slow
+@with_recipes
 def test_verifiers_gives_the_better_program_the_higher_reward(recipe, tmp_path):
     traces = [rollout(recipe, tmp_path, response) for response in (GOOD, WRONG, NONE)]
     assert all(trace.ok for trace in traces), [trace.errors for trace in traces]
@@ -144,9 +142,7 @@ def test_verifiers_gives_the_better_program_the_higher_reward(recipe, tmp_path):
     assert trace.rewards["judged"].value == pytest.approx(0.1), "it has no </think>"
 
 
-@needs_recipes
-@pytest.mark.sandbox
-@pytest.mark.slow
+@with_recipes
 def test_verifiers_records_a_judge_that_fails_as_an_error_without_a_reward(recipe, tmp_path, broken_sandboxes):
     trace = rollout(recipe, tmp_path, GOOD)
     assert not trace.ok

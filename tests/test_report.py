@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from outside import assert_each_is_refused
 from support import square_problem, write_lines, write_report
-from test_scripts import assert_each_is_refused
 
 from cobalt.episode.record import read_trajectories
 from cobalt.hacking.categories import OUTCOMES

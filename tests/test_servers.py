@@ -119,7 +119,7 @@ async def test_a_service_that_was_never_there_is_down_at_once_and_the_message_sa
         assert time.monotonic() - began < 10
 
 
-async def test_a_server_that_restarts_is_waited_for_and_one_that_does_not_is_down():
+async def test_a_server_that_restarts_is_waited_for():
     port = free_ports(1)[0]
     async with pool(f"http://127.0.0.1:{port}", attempts=30) as servers:
         async with served(Scripted(), port):
@@ -129,11 +129,18 @@ async def test_a_server_that_restarts_is_waited_for_and_one_that_does_not_is_dow
         assert not waiting.done()
         async with served(Scripted(), port):
             assert (await waiting).json() == {"ok": True}
+
+
+async def test_a_server_that_comes_back_with_other_settings_is_refused():
+    port = free_ports(1)[0]
     async with pool(f"http://127.0.0.1:{port}", attempts=3) as servers:
-        async with served(Scripted(), port):
-            await servers.post("/", b"{}")
+        async with served(Scripted(description={"cpu_seconds": 4}), port):
+            await servers.describe()
         with pytest.raises(ServiceDown, match="cobalt serve"):
             await servers.post("/", b"{}")
+        async with served(Scripted(description={"cpu_seconds": 5}), port):
+            with pytest.raises(UserError, match="cpu_seconds"):
+                await servers.post("/", b"{}")
 
 
 async def test_servers_describe_themselves_alike_and_one_that_is_busy_keeps_no_other_from_it():
@@ -149,18 +156,6 @@ async def test_servers_describe_themselves_alike_and_one_that_is_busy_keeps_no_o
             with pytest.raises(InfrastructureError) as caught:
                 await servers.describe()
             assert not isinstance(caught.value, ServiceDown)
-
-
-async def test_a_server_that_comes_back_with_other_settings_is_refused():
-    port = free_ports(1)[0]
-    async with pool(f"http://127.0.0.1:{port}", attempts=3) as servers:
-        async with served(Scripted(description={"cpu_seconds": 4}), port):
-            await servers.describe()
-        with pytest.raises(ServiceDown):
-            await servers.post("/", b"{}")
-        async with served(Scripted(description={"cpu_seconds": 5}), port):
-            with pytest.raises(UserError, match="cpu_seconds"):
-                await servers.post("/", b"{}")
 
 
 async def test_the_token_is_sent_and_loopback_needs_no_proxy(monkeypatch):

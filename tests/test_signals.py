@@ -93,6 +93,7 @@ def test_serve_answers_until_it_is_ended_and_leaves_no_child(tmp_path, how):
         body = {"code": "print(int(input()) ** 2)", "test_cases": {"inputs": ["2\n"], "outputs": ["4"]}}
         assert httpx.post(url, json=body, timeout=60).json()["passing"] == [True]
         assert httpx.get(f"{url}/health", timeout=60).status_code == 200
+        assert 'cobalt_judge_verdicts_total{kind="passed"} 1.0' in httpx.get(f"{url}/metrics", timeout=60).text
         code, said = command.end(how)
         assert code == (-signal.SIGKILL if how == SIGNALS[2] else 0) and len(said) <= 1, said
         command.assert_nothing_is_left()

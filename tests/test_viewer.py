@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 import pytest
 from chromium import CHROMIUM, Chromium
+from outside import assert_each_is_refused, run_script
 from support import square_problem, trajectories_of, write_lines
-from test_scripts import assert_each_is_refused
-from test_scripts import run as run_script
 
 import cobalt.report.viewer.page
 from cobalt.episode import program_of, split_thinking

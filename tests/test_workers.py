@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from support import ROOT
 
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.retrying import retrying
@@ -25,24 +24,6 @@ async def test_every_item_is_worked_on_once_and_no_more_than_the_bound_at_a_time
     assert sorted(done) == list(range(50)) and most <= 4
 
 
-@pytest.mark.parametrize("error", [UserError("x"), ServiceDown("x"), KeyError("x")])
-async def test_the_first_error_ends_the_others_and_is_raised_as_it_is(error):
-    ended = []
-
-    async def work(item):
-        if item == 0:
-            await asyncio.sleep(0.01)
-            raise error
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(item)
-
-    with pytest.raises(type(error)) as raised:
-        await work_on_all(range(3), work, 3)
-    assert raised.value is error and sorted(ended) == [1, 2]
-
-
 async def test_a_bug_is_not_hidden_by_an_error_of_the_project():
     both = asyncio.Barrier(2)
 
@@ -52,6 +33,24 @@ async def test_a_bug_is_not_hidden_by_an_error_of_the_project():
 
     with pytest.raises(KeyError):
         await work_on_all(range(2), work, 2)
+
+
+@pytest.mark.parametrize("error", [UserError("x"), ServiceDown("x"), KeyError("x")])
+async def test_the_first_error_ends_the_others_and_is_raised_as_it_is(error):
+    ended, all_work = [], asyncio.Barrier(3)
+
+    async def work(item):
+        await all_work.wait()
+        if item == 0:
+            raise error
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(item)
+
+    with pytest.raises(type(error)) as raised:
+        await work_on_all(range(3), work, 3)
+    assert raised.value is error and sorted(ended) == [1, 2]
 
 
 async def test_an_error_of_the_items_is_raised_as_it_is():
@@ -80,24 +79,3 @@ async def test_only_infrastructure_failures_are_tried_again(error, calls):
     with pytest.raises(type(error)):
         await retrying(3, first_pause=0, longest_pause=0)(call)
     assert made == calls
-
-
-@pytest.mark.parametrize("made_here", ["asyncio.TaskGroup", "AsyncRetrying", '.part")', "os.fsync"])
-def test_what_is_written_once_is_not_written_again(made_here):
-    """`.part` files of two results that must appear together are the exception: their writers order them."""
-    allowed = {
-        "asyncio.TaskGroup": {"cobalt/stage/workers.py"},
-        "AsyncRetrying": {"cobalt/stage/retrying.py"},
-        '.part")': {
-            "cobalt/stage/atomic.py",
-            "cobalt/pocket/world.py",  # folders
-            "cobalt/training/export.py",
-            "cobalt/datasets/taco.py",  # two files
-            "cobalt/stage/files.py",  # looks for them
-        },
-        "os.fsync": {"cobalt/stage/atomic.py", "cobalt/stage/records.py"},
-    }[made_here]
-    found = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "cobalt").rglob("*.py") if made_here in path.read_text("utf-8")
-    }
-    assert found <= allowed

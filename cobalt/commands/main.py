@@ -1,6 +1,5 @@
 """The program `cobalt`: finds the command that is meant and runs it."""
 
-import difflib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
@@ -27,9 +26,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
         sys.stdout.write(f"cobalt {importlib.metadata.version('cobalt')}\n")
         sys.exit(0)
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        meant = f"did you mean `cobalt {near[0]}`?" if near else f"give one of {', '.join(COMMANDS)}"
-        sys.stderr.write(f"error: there is no command {name!r}: {meant}\n")
+        sys.stderr.write(f"error: there is no command {name!r}: give one of {', '.join(COMMANDS)}\n")
         sys.exit(2)
     command = COMMANDS[name]
     try:

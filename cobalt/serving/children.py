@@ -51,10 +51,6 @@ def started_servers(
     of_judge, _ = check_settings(judge, engine)
     wanted = [] if engine is None else [("engine", engine)]
     wanted += [("judge", {**judge, "concurrency": share}) for share in shares(of_judge.sandboxes)]
-    if http_port is not None and not 0 < http_port <= 65536 - len(wanted):
-        raise UserError(
-            f"http_port is {http_port}: give a port from 1 to {65536 - len(wanted)}; {len(wanted)} are used"
-        )
     logger.info("starting the judge%s", " and the engine; this takes half a minute" if engine else "")
     with system_errors("cannot make the folder of the logs"):
         folder = new_log_folder()
@@ -101,12 +97,12 @@ def check_settings(
     from cobalt.engine.model_check import check_model
 
     of_judge = ServiceSettings.from_mapping(judge, os.environ)
+    of_engine = None
+    if engine is not None:
+        of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
+        check_model(of_engine.model)
+        _check_replicas(of_engine.num_replicas, f"vllm_engine_actor:app model={of_engine.model}", "vllm_actor")
     _check_replicas(of_judge.num_replicas or 1, "remote_reward_server:app", "evaluator")
-    if engine is None:
-        return of_judge, None
-    of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
-    _check_replicas(of_engine.num_replicas, f"vllm_engine_actor:app model={of_engine.model}", "vllm_actor")
-    check_model(of_engine.model)
     return of_judge, of_engine
 
 

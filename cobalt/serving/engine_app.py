@@ -1,18 +1,16 @@
 """The engine as an HTTP app: `engine_api` of an `EngineService`. Uvicorn hosts it (`cobalt serve`), or Ray Serve."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter
 from pydantic import ConfigDict, Field
 
 from cobalt.engine.base import Completion, GenerationSettings
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
-from cobalt.episode import Message
 from cobalt.serving.http_guard import Guard, parsed, while_connected, within
 from cobalt.serving.openai_routes import OpenAIRoutes
 from cobalt.serving.service_api import service_api
@@ -39,6 +37,7 @@ class EngineService:
     Attributes:
         private: Whether nobody else can join the Ray cluster that hosts the app; the host sets it.
         openai: OpenAI's routes, from `open` on.
+        metrics: Counts of the app's own route for Prometheus.
     """
 
     def __init__(self, settings: EngineServiceSettings, *, log: Path | None = None) -> None:
@@ -46,7 +45,12 @@ class EngineService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX)
         self.engine = VllmEngine(settings, log=log)
-        self._metrics = _Metrics()
+        self.metrics = registry = CollectorRegistry()
+        self._completions = Counter(
+            "cobalt_engine_completions", "Completions, by finish reason", ["reason"], registry=registry
+        )
+        self._prompt = Counter("cobalt_engine_prompt_tokens", "Tokens of prompts, once for a call", registry=registry)
+        self._generated = Counter("cobalt_engine_completion_tokens", "Generated tokens", registry=registry)
 
     async def open(self) -> None:
         """Start the engine; see `VllmEngine.__aenter__`."""
@@ -65,11 +69,16 @@ class EngineService:
         """Stop the engine."""
         await self.engine.__aexit__()
 
-    async def generate(self, conversation: Sequence[Message], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Continue one conversation with fields of `GenerationSettings`; returns completions as mappings."""
-        completions = await self.engine.generate(conversation, GenerationSettings(**settings))
-        self._metrics.observe(completions)
-        return [completion.model_dump() for completion in completions]
+    async def generate(self, request: GenerateRequest) -> list[Completion]:
+        """Continue one conversation, and count the completions."""
+        messages: Any = request.messages
+        settings = GenerationSettings(**request.model_dump(exclude={"messages"}))
+        completions = await self.engine.generate(messages, settings)
+        self._prompt.inc(completions[0].prompt_tokens)
+        for completion in completions:
+            self._completions.labels(completion.finish_reason).inc()
+            self._generated.inc(completion.completion_tokens)
+        return completions
 
     async def describe(self) -> dict[str, Any]:
         """The engine's description; on a cluster that anybody can join with `"private": false`."""
@@ -79,29 +88,6 @@ class EngineService:
     async def check_health(self) -> None:
         """Raise ServiceDown if the engine has died."""
         await self.engine.check_health()
-
-    def metrics(self) -> bytes:
-        """The counts of the app's own route, in Prometheus's text format."""
-        return generate_latest(self._metrics.registry)
-
-
-class _Metrics:
-    """Prometheus metrics of the app's own route."""
-
-    def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
-        self._completions = Counter(
-            "cobalt_engine_completions", "Completions, by finish reason", ["reason"], registry=registry
-        )
-        self._prompt = Counter("cobalt_engine_prompt_tokens", "Tokens of prompts, once for a call", registry=registry)
-        self._generated = Counter("cobalt_engine_completion_tokens", "Generated tokens", registry=registry)
-
-    def observe(self, completions: Sequence[Completion]) -> None:
-        """Count the completions of one call."""
-        self._prompt.inc(completions[0].prompt_tokens)
-        for completion in completions:
-            self._completions.labels(completion.finish_reason).inc()
-            self._generated.inc(completion.completion_tokens)
 
 
 def engine_api(service: EngineService) -> FastAPI:
@@ -115,16 +101,10 @@ def engine_api(service: EngineService) -> FastAPI:
             body = parsed(GenerateRequest, payload)
             if body.n > service.settings.max_completions:
                 raise UserError(f"field 'n': more than {service.settings.max_completions} (max_completions)")
-            messages: Any = body.messages
-            settings = body.model_dump(exclude={"messages"})
-            completions = await while_connected(request, service.generate(messages, settings))
+            answer = await while_connected(request, service.generate(body))
+        completions = [completion.model_dump() for completion in answer]
         return JSONResponse({"responses": [item["text"] for item in completions], "completions": completions})
 
-    _add_openai_routes(api, service)
-    return api
-
-
-def _add_openai_routes(api: FastAPI, service: EngineService) -> None:
     @api.get("/v1/models")
     async def models(request: Request) -> Response:
         """The one model that is served, in OpenAI's form."""
@@ -134,3 +114,5 @@ def _add_openai_routes(api: FastAPI, service: EngineService) -> None:
     async def chat(request: Request) -> Response:
         """Continue a conversation, in OpenAI's form."""
         return await service.openai.chat(request)
+
+    return api

@@ -74,11 +74,8 @@ def _listening(port: int, path: Path | None) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
-    except OSError:
-        listener.close()
-        raise UserError(
-            f"port {port} is in use: stop the program that listens there, or give another port (http_port)"
-        ) from None
+    except (OSError, OverflowError) as error:
+        raise UserError(f"port {port} cannot be used ({error}): give another port (http_port)") from None
     return listener
 
 

@@ -36,8 +36,6 @@ _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 Result = TypeVar("Result")
 Model = TypeVar("Model", bound=BaseModel)
 
-TOO_DEEP = "a field is nested too deeply"
-
 
 class Refused(HTTPException):
     """Raised to refuse a request: the HTTP status of the answer, and the reason."""
@@ -52,8 +50,7 @@ def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     `lifespan` opens and closes what its routes need.
 
     404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
-    is answered 503, which asks the client to send the request again. A value that is nested too deeply for a function
-    of Python is answered 400.
+    is answered 503, which asks the client to send the request again.
     """
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     api.add_middleware(_with_own_address)
@@ -61,10 +58,6 @@ def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     @api.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-    @api.exception_handler(RecursionError)
-    async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
-        return JSONResponse({"error": TOO_DEEP}, 400)
 
     @api.exception_handler(UserError)
     @api.exception_handler(InfrastructureError)

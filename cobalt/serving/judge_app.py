@@ -9,12 +9,11 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import ENVIRONMENT_PREFIX
-from cobalt.judge.verdict import ExecResult
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving.http_guard import Guard, while_connected, within
 from cobalt.serving.service_api import service_api
@@ -22,6 +21,8 @@ from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
+
+_BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]  # seconds
 
 
 class JudgeService:
@@ -33,6 +34,7 @@ class JudgeService:
     Attributes:
         private: Whether only the user's own processes reach the host other than by the guarded routes; the host sets
             it.
+        metrics: Counts and times for Prometheus.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -41,7 +43,14 @@ class JudgeService:
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
         self._suites = Suites()
-        self._metrics = _Metrics()
+        self.metrics = registry = CollectorRegistry()
+        self._verdicts = Counter("cobalt_judge_verdicts", "Tests judged, by verdict", ["kind"], registry=registry)
+        self._queue, self._run = (
+            Histogram(f"cobalt_judge_{name}_seconds", about, buckets=_BUCKETS, registry=registry)
+            for name, about in (("queue", "Wait for a free sandbox"), ("run", "Wall time of a suite"))
+        )
+        restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
+        restarts.set_function(lambda: self._judge.restarts)
 
     async def open(self) -> None:
         """Check that isolation holds, unless `unsafe` is set, and start the sandboxes.
@@ -77,43 +86,16 @@ class JudgeService:
         except InfrastructureError as error:
             logger.error("the judge failed", extra={"error": str(error)})
             raise
-        self._metrics.observe(result)
+        for verdict in result.verdicts:
+            self._verdicts.labels(verdict.kind.value).inc()
+        self._queue.observe(result.queue_seconds)
+        self._run.observe(result.run_seconds)
         return dataclasses.replace(result, private=self.private).to_record()
 
     async def describe(self) -> dict[str, Any]:
         """The settings that decide verdicts; see `cobalt.judge.Judge`."""
         decisive = dict(await self._judge.describe())
         return decisive if self.private else {**decisive, "private": False}
-
-    def metrics(self) -> bytes:
-        """Counts and times for Prometheus, in its text format."""
-        return self._metrics.text(self._judge.restarts)
-
-
-class _Metrics:
-    """Verdicts, queue time, run time and replaced sandboxes of one service."""
-
-    def __init__(self) -> None:
-        seconds = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]
-        registry = self._registry = CollectorRegistry()
-        self._verdicts = Counter("cobalt_judge_verdicts", "Tests judged, by verdict", ["kind"], registry=registry)
-        self._queue = Histogram(
-            "cobalt_judge_queue_seconds", "Wait for a free sandbox", buckets=seconds, registry=registry
-        )
-        self._run = Histogram("cobalt_judge_run_seconds", "Wall time of a suite", buckets=seconds, registry=registry)
-        self._restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
-
-    def observe(self, result: ExecResult) -> None:
-        """Record one judged program."""
-        for verdict in result.verdicts:
-            self._verdicts.labels(verdict.kind.value).inc()
-        self._queue.observe(result.queue_seconds)
-        self._run.observe(result.run_seconds)
-
-    def text(self, restarts: int) -> bytes:
-        """All metrics in Prometheus's text format."""
-        self._restarts.set(restarts)
-        return generate_latest(self._registry)
 
 
 def judge_api(service: JudgeService) -> FastAPI:

@@ -7,8 +7,7 @@ generation_config.json. The routes take text alone: no images, no parsers of too
 """
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +15,7 @@ import jinja2
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from cobalt.serving.http_guard import TOO_DEEP, Guard, Refused, parsed, while_connected, within
+from cobalt.serving.http_guard import Guard, Refused, parsed, while_connected, within
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -89,8 +88,8 @@ class OpenAIRoutes:
             return self._refusal(error.detail, error.status_code)
         except UserError as error:
             return self._refusal(str(error), 400)
-        except RecursionError:
-            return self._refusal(TOO_DEEP, 400)
+        except RecursionError:  # of vLLM, for JSON in a string: the arguments of a tool call
+            return self._refusal("a field is nested too deeply", 400)
         except InfrastructureError as error:
             return self._refusal(str(error), 503)
         except self._engine_errors as error:
@@ -104,8 +103,9 @@ class OpenAIRoutes:
                 answer.error.message += f" This engine serves `{self._name}`."
             return JSONResponse(answer.model_dump(), answer.error.code)
         if body.stream:
-            failure = self._failure(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
-            return StreamingResponse(_until(deadline, answer, failure), media_type="text/event-stream")
+            late = self._refusal(f"no result within {self._max_seconds:g} s (max_request_seconds)", 503)
+            events = _until(deadline, answer, bytes(late.body).decode())
+            return StreamingResponse(events, media_type="text/event-stream")
         return JSONResponse(answer.model_dump())
 
     def _request(self, payload: object) -> Any:
@@ -126,13 +126,9 @@ class OpenAIRoutes:
             body.stop_token_ids = [*(body.stop_token_ids or []), *self._stops]
         return body
 
-    def _failure(self, message: str, status: int) -> dict[str, Any]:
-        code = HTTPStatus(status)
-        failure: dict[str, Any] = self._chat.create_error_response(message, code.phrase, code).model_dump()
-        return failure
-
     def _refusal(self, message: str, status: int) -> JSONResponse:
-        return JSONResponse(self._failure(message, status), status)
+        code = HTTPStatus(status)
+        return JSONResponse(self._chat.create_error_response(message, code.phrase, code).model_dump(), status)
 
 
 def _renderer(engine: Any, models: Any, template: dict[str, Any]) -> dict[str, Any]:
@@ -161,17 +157,16 @@ def check_text(payload: object) -> None:
                 raise UserError(f"field 'messages.{number}.content': this engine takes parts of the type 'text' alone")
 
 
-async def _until(deadline: float, stream: Any, failure: dict[str, Any]) -> AsyncIterator[str]:
+async def _until(deadline: float, stream: AsyncGenerator[str, None], failure: str) -> AsyncIterator[str]:
     """The events of a stream, which ends with `failure` if it is not finished at a time of the loop's clock."""
     try:
-        async with asyncio.timeout_at(deadline):
-            event = await anext(stream, None)
-        while event is not None:
-            yield event
+        while True:
             async with asyncio.timeout_at(deadline):
                 event = await anext(stream, None)
+            if event is None:
+                return
+            yield event
     except TimeoutError:
-        yield f"data: {json.dumps(failure)}\n\n"
-        yield "data: [DONE]\n\n"
+        yield f"data: {failure}\n\ndata: [DONE]\n\n"
     finally:
         await stream.aclose()

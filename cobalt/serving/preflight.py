@@ -181,16 +181,8 @@ def survey(nodes: Sequence[Node], question: Mapping[str, Any], judge: JudgeSetti
 
 def main(arguments: Arguments) -> int:
     """Check, print, and return the exit code."""
-    if not arguments.seconds > 0:
-        raise UserError(f"--seconds is {arguments.seconds:g}: it must be above 0")
-    model = model_path(arguments.model) if arguments.model else None
-    if model is None and arguments.model and arguments.model.count("/") != 1:
-        model = Path(arguments.model)  # which is not there, and no name of the Hub either
-    inputs = {"data_dir": arguments.data_dir, "model": model}
+    inputs = {"data_dir": arguments.data_dir, "model": model_path(arguments.model) if arguments.model else None}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}
-    for name, path in paths.items():
-        if not Path(path).exists():
-            raise UserError(f"--{name} {path} is not on this machine")
     judge = JudgeSettings.from_environment()
     if not named_cluster():
         raise UserError(f"RAY_ADDRESS names no cluster: start one with `{START_COMMAND}`, which says how to set it")

@@ -1,43 +1,21 @@
 """The part that the judge's and the engine's app share: the service's lifetime, and the routes for operators."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from cobalt.serving.http_guard import Guard, guarded_api
+from cobalt.serving.http_guard import guarded_api
 
-
-class Service(Protocol):
-    """What an app serves."""
-
-    guard: Guard
-
-    async def open(self) -> None:
-        """Start what the routes need."""
-        ...
-
-    async def close(self) -> None:
-        """Stop it."""
-        ...
-
-    async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide the service's answers."""
-        ...
-
-    async def check_health(self) -> None:
-        """Raise ServiceDown if the service cannot answer any more."""
-        ...
-
-    def metrics(self) -> bytes:
-        """Counts in Prometheus's text format."""
-        ...
+if TYPE_CHECKING:
+    from cobalt.serving.engine_app import EngineService
+    from cobalt.serving.judge_app import JudgeService
 
 
-def service_api(service: Service) -> FastAPI:
+def service_api(service: "JudgeService | EngineService") -> FastAPI:
     """A guarded app with `GET /describe`, `/metrics` and `/health`, whose lifespan opens and closes the service.
 
     `/health` is 200 as long as the service answers, else 503. Anybody may ask, and it tells nothing else.
@@ -61,7 +39,7 @@ def service_api(service: Service) -> FastAPI:
     @api.get("/metrics")
     async def metrics(request: Request) -> Response:
         service.guard.admit(request)
-        return Response(service.metrics(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(service.metrics), media_type=CONTENT_TYPE_LATEST)
 
     @api.get("/health")
     async def health() -> JSONResponse:

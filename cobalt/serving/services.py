@@ -24,7 +24,7 @@ from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.serving.children import Servers, ending, started_servers, variables
 from cobalt.stage.app_process import AppProcess
 from cobalt.stage.cli import run_script, terminations_as_interrupts
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError, UserError, system_errors
 from cobalt.stage.settings import pairs
 
 ROTATION_SECONDS = 10.0
@@ -85,7 +85,7 @@ def run_beside_services(arguments: Arguments) -> int:
     if shutil.which(arguments.command[0]) is None:
         raise UserError(f"cannot run {arguments.command[0]!r}: there is no such command")
     with terminations_as_interrupts(), arguments.started() as servers:
-        try:
+        with system_errors(f"cannot run {arguments.command[0]!r}"):  # such as a script without its first line
             # In a process group of its own, so that a stop also reaches the command's children, each of them once.
             child = subprocess.Popen(
                 arguments.command,
@@ -93,8 +93,6 @@ def run_beside_services(arguments: Arguments) -> int:
                 process_group=0,
                 preexec_fn=_terminated_with_parent,
             )
-        except OSError as error:  # such as a script without its first line
-            raise UserError(f"cannot run {arguments.command[0]!r}: {error.strerror}") from None
         code = _wait(child, servers)
         return code if code >= 0 else 128 - code  # the exit code of a shell for a command ended by a signal
 

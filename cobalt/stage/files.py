@@ -31,8 +31,7 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
         companions = [companion_path(result, suffix) for suffix in COMPANIONS]
         for path in (result, result.with_name(result.name + ".part"), *companions):
             if path.exists() and any(path.samefile(item) for item in read):
-                by = "" if path == result else f", and the result {result} would replace it"
-                raise UserError(f"{path} is an input of this command{by}: name another output file")
+                raise UserError(f"{path} is an input, and {result} would replace it: name another output file")
         if os.path.realpath(result) in written:
             raise UserError(f"{result} is named for two results of this command: name another file for one of them")
         written.add(os.path.realpath(result))

@@ -32,13 +32,7 @@ _PACKAGES = ("cobalt", "litellm", "numpy", "openai", "ray", "torch", "transforme
 
 
 def companion_path(result: Path, suffix: str) -> Path:
-    """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`.
-
-    Raises:
-        UserError: the path has no file name.
-    """
-    if not result.name:
-        raise UserError(f"'{result}' has no file name: give the result one")
+    """The path of a companion file of a result: `r.jsonl` and ".run.json" make `r.run.json`."""
     return result.with_name(result.name.removesuffix(".jsonl") + suffix)
 
 
@@ -203,12 +197,9 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        makers = [content["arguments"], *content.get("sources", ())]
-        readable = all(isinstance(arguments.get("engine", {}), dict) for arguments in makers)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        readable = False
-    if not readable:
-        raise UserError(f"{path} is not a readable manifest: move it and its result away")
+        dict(**content["arguments"])
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        raise UserError(f"{path} is not a readable manifest: move it and its result away") from None
     return content
 
 
