@@ -4,8 +4,7 @@ The attack tests start one for each user they attack the judge as; that is all t
 
     request   {"settings": {...}, "programs": [{"code", "inputs", "outputs"}, ...], "seconds": n}: judge these programs
               at the same time; or {}: end the judges. A program may also have "fn_name" and "asserts", as a suite has
-    answer    {"results": [{"kinds", "wall", "feedback", "error"}, ...], "restarts": how many sandboxes this cost}, or
-              {"unsupported": why} where this machine has not what the settings ask for
+    answer    {"results": [{"kinds", "wall", "feedback", "error"}, ...], "restarts": how many sandboxes this cost}
 """
 
 import asyncio
@@ -14,7 +13,6 @@ import sys
 
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import UserError
 
 
 class Judges:
@@ -55,10 +53,7 @@ async def answer(judges, request):
     if "programs" not in request:
         await judges.close()
         return {"results": [], "restarts": 0}
-    try:
-        judge = await judges.with_settings(JudgeSettings(**request["settings"]))
-    except UserError as error:
-        return {"unsupported": str(error)}
+    judge = await judges.with_settings(JudgeSettings(**request["settings"]))
     before = judge.restarts
     results = await asyncio.gather(*(judged(judge, program, request["seconds"]) for program in request["programs"]))
     return {"results": results, "restarts": judge.restarts - before}

@@ -18,7 +18,6 @@ from typing import Any, Literal, cast
 
 from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.sandbox import isolation
-from cobalt.judge.sandbox.cgroups import CgroupParent, SandboxCgroup
 from cobalt.judge.sandbox.users import PROGRAM_UID, map_users, pipes_of_a_test, spare_users
 from cobalt.judge.settings import JudgeSettings
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
@@ -28,7 +27,6 @@ End = Literal["exit", "cpu", "wall", "memory", "output"]
 START_SECONDS = 60.0
 # A sandbox that is silent for so many wall limits and a minute is broken: a starved test ends after twenty.
 SILENT_LIMITS = 25
-_LARGE_INPUT = 4 << 20
 _COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
 
@@ -88,14 +86,10 @@ class Sandbox:
 
     Args:
         settings: The settings that isolation is built by; each program brings its own limits.
-        parent: Where to make the sandbox's cgroup. None: memory is added up inside the sandbox.
     """
 
-    def __init__(self, settings: JudgeSettings, parent: CgroupParent | None = None) -> None:
+    def __init__(self, settings: JudgeSettings) -> None:
         self._settings = settings
-        self._parent = parent
-        self._cgroup: SandboxCgroup | None = None
-        self._kills = 0  # processes that the kernel has ended in the cgroup
         self._first = -1  # a descriptor of the first process inside
         self._limits = settings  # the limits of the opened program
         self._process: asyncio.subprocess.Process | None = None
@@ -116,8 +110,6 @@ class Sandbox:
         ours, theirs = socket.socketpair()
         self._messages = os.memfd_create("messages")
         try:
-            if self._parent is not None:
-                self._cgroup = SandboxCgroup(self._parent)
             async with asyncio.timeout(START_SECONDS):
                 with theirs:  # closed after that, so that the other end's death is seen as the end of the stream
                     await (self._spawn_bare(theirs) if self._settings.unsafe else self._spawn(theirs))
@@ -145,22 +137,16 @@ class Sandbox:
             InfrastructureError: the sandbox broke.
         """
         self._limits = limits
-        if self._cgroup is not None:
-            self._cgroup.raise_to(limits.memory_bytes, limits.processes)
         await self._send(b"P", _facts_of(limits, around or Around()), source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
-            if self._cgroup is not None:  # nothing of the previous program is left that exceeds the lower limits
-                self.healthy = False
-                self._cgroup.limit(limits.memory_bytes, limits.processes)
-                self.healthy = True
             if facts["of_the_suite"]:
                 await self.close_program()
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
             return cast("str | None", facts["failure"])
-        # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
-        # Other signals mean that the compiler ended by itself. In each case the zygote waits for the next program.
-        if kind == b"X" and (self._ran_out_of_memory() or facts["status"] != -signal.SIGKILL):
+        # SIGKILL means that the machine is out of memory. Other signals mean that the compiler ended by itself, and the
+        # zygote waits for the next program.
+        if kind == b"X" and facts["status"] != -signal.SIGKILL:
             return "The program could not be compiled within the limits on time and memory."
         self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
@@ -171,33 +157,23 @@ class Sandbox:
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        if self._cgroup is not None and len(stdin) > _LARGE_INPUT:
-            # The input is in memory three times: in transfer, in the compiler and as a file.
-            self._cgroup.raise_to(self._limits.memory_bytes + 3 * len(stdin), self._limits.processes)
-        try:
-            await self._send(b"T", None, stdin)
-            kind, facts, data = await self._reply()
-            if kind != b"D":
-                self.healthy = False
-                raise InfrastructureError(f"a sandbox broke during a test: {facts}")
-        except InfrastructureError:
-            if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes
-                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
-            raise
-        ran_out_of_memory = self._ran_out_of_memory()
+        await self._send(b"T", None, stdin)
+        kind, facts, data = await self._reply()
+        if kind != b"D":
+            self.healthy = False
+            raise InfrastructureError(f"a sandbox broke during a test: {facts}")
         split = facts["output"]
         if not facts["ready"]:
             self.healthy = False
             raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
         killed = facts["end"] == "exit" and facts["status"] == -signal.SIGKILL
         by_its_own_limit = facts["own_limit"] or facts["cpu"] > self._limits.cpu_seconds
-        if killed and not by_its_own_limit and not ran_out_of_memory:
+        if killed and not by_its_own_limit:
             # The first process of a PID namespace cannot be killed from inside it, and forged signals are refused.
             self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return Execution(
-            # Memory comes first: a program that waits for a process killed by the kernel reaches another limit later.
-            "memory" if ran_out_of_memory else facts["end"],
+            facts["end"],
             facts["status"],
             facts["cpu"],
             facts["wall"],
@@ -207,13 +183,6 @@ class Sandbox:
             data[split:],
             facts["idle"],
         )
-
-    def _ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed a process at the limit of this sandbox's cgroup since the last call."""
-        if self._cgroup is None:
-            return False
-        before, self._kills = self._kills, self._cgroup.kills()
-        return self._kills > before
 
     async def close_program(self) -> None:
         """Forget the opened program; raises InfrastructureError if the sandbox broke."""
@@ -241,9 +210,6 @@ class Sandbox:
             await asyncio.to_thread(end.poll, 1000 * _ENDING_SECONDS)
             os.close(self._first)
             self._first = -1
-        if self._cgroup is not None:
-            self._cgroup.remove()
-            self._cgroup = None
         if self._messages >= 0:
             os.close(self._messages)
             self._messages = -1
@@ -268,9 +234,6 @@ class Sandbox:
             info_theirs = -1
             pid = (await asyncio.to_thread(_read_object, info_ours))["child-pid"]
             self._first = os.pidfd_open(pid)
-            if self._cgroup is not None:
-                self._cgroup.limit(settings.memory_bytes, settings.processes)
-                self._cgroup.add(pid)
             map_users(pid, users)
             os.write(go_ours, b"1")
         finally:
@@ -292,7 +255,6 @@ class Sandbox:
             *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(theirs.fileno())),
             AGAIN if settings.unsafe else FIRST_TIME,
             f"isolated={int(not settings.unsafe)}",
-            f"kernel={int(self._cgroup is None)}",
             f"pipes={pipes_of_a_test(settings.sandboxes)}",
             f"paper_guard={int(settings.paper_guard)}",
             f"stdin_pipe={int(settings.stdin == 'pipe')}",
