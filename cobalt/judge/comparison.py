@@ -8,7 +8,7 @@ not UTF-8.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import isfinite
@@ -65,14 +65,12 @@ def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
     escapes = theirs.count("\\u")  # each may be one of these characters
     if any(mine.count(character) > theirs.count(character) + escapes for character in "[{,:"):
         return False
+    close = partial(_close_numbers, absolute=settings.float_absolute, relative=settings.float_relative)
+    numbers_match = close if settings.comparison == "float" else _equal_numbers
     try:
-        left, right = _JSON.decode(mine), _JSON.decode(theirs)
+        return _same_values(_JSON.decode(mine), _JSON.decode(theirs), numbers_match)
     except (ValueError, RecursionError):
         return False
-    if settings.comparison != "float":
-        return _same_values(left, right, _equal_numbers)
-    absolute, relative = settings.float_absolute, settings.float_relative
-    return _same_values(left, right, partial(_close_numbers, absolute=absolute, relative=relative))
 
 
 def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], bool]) -> bool:
@@ -135,28 +133,21 @@ def _integer(digits: str) -> int | Decimal:
 _JSON = json.JSONDecoder(parse_int=_integer)
 
 
-def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
+def _same_values(mine: Any, theirs: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
     """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
-    # An explicit stack, because values may be nested as deeply as Python's own recursion limit allows.
-    unfinished: list[Iterator[tuple[Any, Any]]] = [iter([(output, expected)])]
-    while unfinished:
-        pair = next(unfinished[-1], None)
-        if pair is None:
-            unfinished.pop()
-            continue
-        mine, theirs = pair
-        if isinstance(mine, list) and isinstance(theirs, list):
-            if len(mine) != len(theirs):
-                return False
-            unfinished.append(zip(mine, theirs, strict=True))
-        elif isinstance(mine, dict) and isinstance(theirs, dict):
-            if mine.keys() != theirs.keys():
-                return False
-            unfinished.append(iter([(mine[key], theirs[key]) for key in theirs]))
-        elif isinstance(mine, _Number) and isinstance(theirs, _Number):
-            if not numbers_match(mine, theirs):
-                return False
-        elif mine != theirs:
+    if isinstance(mine, _Number) and isinstance(theirs, _Number):
+        return numbers_match(mine, theirs)
+    if isinstance(mine, list) and isinstance(theirs, list):
+        alike, keys = len(mine) == len(theirs), range(len(theirs))
+    elif isinstance(mine, dict) and isinstance(theirs, dict):
+        alike, keys = mine.keys() == theirs.keys(), theirs
+    else:
+        return bool(mine == theirs)
+    if not alike:
+        return False
+    # One frame for each level, unlike with `all`: values may be nested as deeply as JSON can be read.
+    for key in keys:  # noqa: SIM110
+        if not _same_values(mine[key], theirs[key], numbers_match):
             return False
     return True
 

@@ -12,13 +12,14 @@ from typing import Any, Protocol, Self
 
 from cobalt.judge.asserting import check_suite, checker_program, decided
 from cobalt.judge.grading import grade
+from cobalt.judge.prelude import around_program
 from cobalt.judge.progress import Progress
 from cobalt.judge.sandbox.isolation import check_paths
 from cobalt.judge.sandbox.sandbox import Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import InfrastructureError, UserError
+from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.retrying import retrying
 
 logger = logging.getLogger(__name__)
@@ -112,11 +113,10 @@ class LocalJudge:
             shares = [_attempt(progress, first), *(self._help(progress) for _ in range(most))]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
-        # Tests can also be left without a failure: a test that got its verdict may have broken its sandbox.
-        while failure is not None or progress.unfinished:
-            if failure is not None and attempts == ATTEMPTS:
+        while failure is not None:
+            if attempts == ATTEMPTS:
                 raise failure
-            attempts += failure is not None
+            attempts += 1
             async with self._borrowed() as another:
                 failure = await _attempt(progress, another)
         ended = time.monotonic()
@@ -141,16 +141,9 @@ class LocalJudge:
         return execution
 
     async def _execute(self, source: bytes, stdin: bytes) -> Execution | str:
-        async with self._borrowed() as sandbox:
-            try:
-                failure = await sandbox.open_program(source, self.settings)
-                ended = await sandbox.run(stdin) if failure is None else failure
-                if sandbox.healthy:
-                    await sandbox.close_program()
-            except BaseException:
-                sandbox.healthy = False  # its compiler still holds the program
-                raise
-        return ended
+        alone = around_program(TestSuite((), (), prelude=""), self.settings)
+        async with self._borrowed() as sandbox, sandbox.program(source, self.settings, alone) as failure:
+            return failure or await sandbox.run(stdin)
 
     async def _help(self, progress: Progress) -> InfrastructureError | None:
         """Run tests of a program in an idle sandbox, if there is one that no program waits for."""
@@ -218,28 +211,21 @@ async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError 
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(progress.source, progress.settings, progress.around)
-        if failure is not None:
-            progress.fail_all(failure)
-            index = None
-        while index is not None:
-            run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
-            facts = (run, progress.suite, index, progress.settings)
-            large = len(run.stdout) + len(progress.suite.outputs[index]) > LARGE_OUTPUT
-            graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
-            if progress.suite.asserts:
-                graded = progress.keep_values(index, graded, run.stdout)
-            progress.settle(index, graded, run)
-            index = progress.take() if sandbox.healthy else None
-        if sandbox.healthy:
-            await sandbox.close_program()
+        async with sandbox.program(progress.source, progress.settings, progress.around) as failure:
+            if failure:
+                progress.fail_all(failure)
+                index = None
+            while index is not None:
+                run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
+                facts = (run, progress.suite, index, progress.settings)
+                large = len(run.stdout) + len(progress.suite.outputs[index]) > LARGE_OUTPUT
+                graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
+                if progress.suite.asserts:
+                    graded = progress.keep_values(index, graded, run.stdout)
+                progress.settle(index, graded, run)
+                index = progress.take()
     except InfrastructureError as error:
         if index is not None:
             progress.give_back(index)
         return error
-    except UserError:
-        raise
-    except BaseException:
-        sandbox.healthy = False  # its compiler still holds the program
-        raise
     return None

@@ -13,8 +13,9 @@ import signal
 import socket
 import struct
 import tempfile
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.sandbox import isolation
@@ -31,26 +32,8 @@ _COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
+_LIMITS = ("cpu_seconds", "wall_limit", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
 _MARSHAL_VERSION = 2  # every Python that programs may run under reads this version
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What a suite adds to a program.
-
-    Attributes:
-        names: Python code that runs before the program, in its namespace, if it may use a name that it has not defined.
-        prelude: Python code that runs after that and before the program.
-        driver: Python code that runs after it, and calls its function.
-        module: The program's `__name__`.
-        top_level_return: Let the program return outside a function, whatever the settings say.
-    """
-
-    names: str = ""
-    prelude: str = ""
-    driver: str = ""
-    module: str = "__main__"
-    top_level_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +78,8 @@ class Sandbox:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._messages = -1
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._messages = -1  # a file in memory with what bubblewrap says
+        self._held = contextlib.ExitStack()  # descriptors and the folder of a sandbox without isolation
         self._closing = asyncio.Lock()
         self.healthy = False
 
@@ -109,6 +92,7 @@ class Sandbox:
         """
         ours, theirs = socket.socketpair()
         self._messages = os.memfd_create("messages")
+        self._held.callback(os.close, self._messages)
         try:
             async with asyncio.timeout(START_SECONDS):
                 with theirs:  # closed after that, so that the other end's death is seen as the end of the stream
@@ -129,30 +113,39 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox did not start: {said or error or type(error).__name__}") from error
         self.healthy = True
 
-    async def open_program(self, source: bytes, limits: JudgeSettings, around: Around | None = None) -> str | None:
-        """Send a program, with its limits and what its suite adds; returns the message if it does not compile.
+    @contextlib.asynccontextmanager
+    async def program(self, source: bytes, limits: JudgeSettings, around: Mapping[str, Any]) -> AsyncIterator[str]:
+        """Send a program, with its limits and what goes around it (`cobalt.judge.prelude`).
+
+        Yields the compiler's message; "" if the program compiles.
 
         Raises:
             UserError: the code that the suite puts before the program does not compile.
             InfrastructureError: the sandbox broke.
         """
         self._limits = limits
-        await self._send(b"P", _facts_of(limits, around or Around()), source)
+        try:
+            yield await self._open_program(source, {name: getattr(limits, name) for name in _LIMITS} | around)
+            await self._send(b"E", None, b"")
+        except BaseException:
+            self.healthy = False  # its compiler still holds the program
+            raise
+
+    async def _open_program(self, source: bytes, facts: dict[str, Any]) -> str:
+        await self._send(b"P", facts, source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
             if facts["of_the_suite"]:
-                await self.close_program()
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
-            return cast("str | None", facts["failure"])
+            return str(facts["failure"])
         # SIGKILL means that the machine is out of memory. Other signals mean that the compiler ended by itself, and the
         # zygote waits for the next program.
         if kind == b"X" and facts["status"] != -signal.SIGKILL:
             return "The program could not be compiled within the limits on time and memory."
-        self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
     async def run(self, stdin: bytes) -> Execution:
-        """Run the opened program once on one input.
+        """Run the program once on one input, within `program`.
 
         Raises:
             InfrastructureError: the sandbox broke.
@@ -160,33 +153,16 @@ class Sandbox:
         await self._send(b"T", None, stdin)
         kind, facts, data = await self._reply()
         if kind != b"D":
-            self.healthy = False
             raise InfrastructureError(f"a sandbox broke during a test: {facts}")
-        split = facts["output"]
-        if not facts["ready"]:
-            self.healthy = False
-            raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
-        killed = facts["end"] == "exit" and facts["status"] == -signal.SIGKILL
-        by_its_own_limit = facts["own_limit"] or facts["cpu"] > self._limits.cpu_seconds
-        if killed and not by_its_own_limit:
+        ready, own_limit, split = (facts.pop(name) for name in ("ready", "own_limit", "output"))
+        run = Execution(**facts, stdout=data[:split], stderr=data[split:])
+        if ready != 1:
+            raise InfrastructureError(f"a sandbox could not isolate a test: {run.stderr[:500]!r}")
+        killed = run.end == "exit" and run.status == -signal.SIGKILL
+        if killed and not own_limit and run.cpu_seconds <= self._limits.cpu_seconds:
             # The first process of a PID namespace cannot be killed from inside it, and forged signals are refused.
-            self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
-        return Execution(
-            facts["end"],
-            facts["status"],
-            facts["cpu"],
-            facts["wall"],
-            facts["peak"],
-            facts["size"],
-            data[:split],
-            data[split:],
-            facts["idle"],
-        )
-
-    async def close_program(self) -> None:
-        """Forget the opened program; raises InfrastructureError if the sandbox broke."""
-        await self._send(b"E", None, b"")
+        return run
 
     async def close(self) -> None:
         """End the sandbox and everything in it; safe at any time, more than once, and from several tasks."""
@@ -208,14 +184,8 @@ class Sandbox:
             end = select.poll()
             end.register(self._first, select.POLLIN)
             await asyncio.to_thread(end.poll, 1000 * _ENDING_SECONDS)
-            os.close(self._first)
             self._first = -1
-        if self._messages >= 0:
-            os.close(self._messages)
-            self._messages = -1
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._held.close()
 
     async def _spawn(self, theirs: socket.socket) -> None:
         settings = self._settings
@@ -234,6 +204,7 @@ class Sandbox:
             info_theirs = -1
             pid = (await asyncio.to_thread(_read_object, info_ours))["child-pid"]
             self._first = os.pidfd_open(pid)
+            self._held.callback(os.close, self._first)
             map_users(pid, users)
             os.write(go_ours, b"1")
         finally:
@@ -242,10 +213,10 @@ class Sandbox:
                     os.close(descriptor)
 
     async def _spawn_bare(self, theirs: socket.socket) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
+        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="unsafe-judge-"))
         command = self._start_command(str(self._settings.interpreter), str(isolation.INSIDE / "start.py"), theirs)
         command += ["uid=0", f"packages={self._settings.site_packages or ''}"]
-        await self._execute(command, (theirs.fileno(),), self._folder.name)
+        await self._execute(command, (theirs.fileno(),), folder)
 
     def _start_command(self, interpreter: str, script: str, theirs: socket.socket) -> list[str]:
         """The zygote's command, without the options that depend on the isolation."""
@@ -312,21 +283,6 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
         self.healthy = healthy
         return kind, facts, contents
-
-
-def _facts_of(settings: JudgeSettings, around: Around) -> dict[str, Any]:
-    """A program's limits and what its suite adds, for the sandbox."""
-    names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files", "syntax_warnings")
-    return {name: getattr(settings, name) for name in names} | {
-        "wall_seconds": settings.wall_limit,
-        "imports": around.names,
-        "before": around.prelude,
-        "after": around.driver,
-        "module": around.module,
-        "top_level_return": around.top_level_return or settings.allow_top_level_return,
-        # A driver reads the input again from its start.
-        "stdin_pipe": settings.stdin == "pipe" and not around.driver,
-    }
 
 
 def _read_object(descriptor: int) -> Any:
