@@ -8,7 +8,7 @@ not UTF-8.
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import isfinite
@@ -38,10 +38,8 @@ def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool
     mine, theirs = _text(output.decode("utf-8", _ERRORS)), _text(expected)
     if settings.comparison == "strip" or mine == theirs:
         return mine == theirs
-    if settings.comparison == "lines":
-        return _lines_match(mine, theirs, _equal_tokens)
-    absolute, relative = settings.float_absolute, settings.float_relative
-    return _lines_match(mine, theirs, partial(_close_tokens, absolute=absolute, relative=relative))
+    close = partial(_close_tokens, absolute=settings.float_absolute, relative=settings.float_relative)
+    return _lines_match(mine, theirs, close if settings.comparison == "float" else _equal_tokens)
 
 
 def _text(text: str) -> str:
@@ -137,6 +135,7 @@ def _same_values(mine: Any, theirs: Any, numbers_match: Callable[[_Number, _Numb
     """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
     if isinstance(mine, _Number) and isinstance(theirs, _Number):
         return numbers_match(mine, theirs)
+    keys: Iterable[Any]
     if isinstance(mine, list) and isinstance(theirs, list):
         alike, keys = len(mine) == len(theirs), range(len(theirs))
     elif isinstance(mine, dict) and isinstance(theirs, dict):

@@ -133,17 +133,12 @@ class LocalJudge:
             How the execution ended, or the compiler's message if the program does not compile.
 
         Raises:
-            InfrastructureError: the judge failed at every attempt.
+            InfrastructureError: the judge failed.
         """
-        execution: Execution | str = await retrying(ATTEMPTS, first_pause=0.2, longest_pause=5.0)(
-            self._execute, code.encode("utf-8", "surrogatepass"), stdin.encode("utf-8", "surrogatepass")
-        )
-        return execution
-
-    async def _execute(self, source: bytes, stdin: bytes) -> Execution | str:
         alone = around_program(TestSuite((), (), prelude=""), self.settings)
+        source = code.encode("utf-8", "surrogatepass")
         async with self._borrowed() as sandbox, sandbox.program(source, self.settings, alone) as failure:
-            return failure or await sandbox.run(stdin)
+            return failure or await sandbox.run(stdin.encode("utf-8", "surrogatepass"))
 
     async def _help(self, progress: Progress) -> InfrastructureError | None:
         """Run tests of a program in an idle sandbox, if there is one that no program waits for."""
@@ -191,12 +186,8 @@ class LocalJudge:
         return sandbox
 
     async def _started(self) -> Sandbox:
-        sandbox: Sandbox = await retrying(5, first_pause=0.2, longest_pause=5.0)(self._start)
-        return sandbox
-
-    async def _start(self) -> Sandbox:
         sandbox = Sandbox(self.settings)
-        await sandbox.start()
+        await retrying(5, first_pause=0.2, longest_pause=5.0)(sandbox.start)
         return sandbox
 
 

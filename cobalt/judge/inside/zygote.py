@@ -58,7 +58,7 @@ MODULES = f"{FOLDER}/inside"  # the folder of these modules, which the file syst
 # Descriptors: a test's streams, the counter by which a test reports that it is ready, and the sandbox's own.
 _INPUT, _OUTPUT, _ERRORS, _READY, _OOM, _LISTENER = 0, 1, 2, 3, 12, 14
 _FIFO = f"self/fd/{nesting.FIFO}"  # below /proc
-_JUDGE_HAS_GONE = 3  # exit status of a compiler that finds the socket closed
+_JUDGE_HAS_GONE = 3  # exit status of a process that finds the socket closed
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # Scores for the kernel's out-of-memory killer. The program's is higher than the compiler's by as much as all memory
 # counts, so that the program is killed first, however large the compiler is.
@@ -73,10 +73,6 @@ _WARM = (
     "functools", "heapq", "io", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
     "typing",
 )  # fmt: skip
-
-
-class _Closed(Exception):
-    """The judge has closed the socket."""
 
 
 def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
@@ -171,13 +167,10 @@ def _provide_exits() -> None:
 
 def _receive_program() -> tuple[dict[str, Any], bytes]:
     """The limits and source of the next program; frames left over from a program whose compiler died are skipped."""
-    try:
-        while True:
-            kind, limits, source = _receive()
-            if kind == b"P":
-                return limits, bytes(source)
-    except _Closed:
-        os._exit(_JUDGE_HAS_GONE)
+    while True:
+        kind, limits, source = _receive()
+        if kind == b"P":
+            return limits, bytes(source)
 
 
 def _serve_program(
@@ -198,16 +191,13 @@ def _serve_program(
     # The files opened for a test then get the numbers of its streams, so that the test need not move them.
     os.closerange(_INPUT, _READY)
     gc.freeze()
-    try:
-        while True:
-            request, _, stdin = _receive()
-            if request != b"T":
-                os._exit(0)
-            if _run_test(options, limits, stdin):
-                _become_program(options, limits, source)
-                return codes, program.start_afresh(folder, limits["module"])
-    except _Closed:
-        os._exit(_JUDGE_HAS_GONE)
+    while True:
+        request, _, stdin = _receive()
+        if request != b"T":
+            os._exit(0)
+        if _run_test(options, limits, stdin):
+            _become_program(options, limits, source)
+            return codes, program.start_afresh(folder, limits["module"])
 
 
 def _compile(limits: dict[str, Any], source: bytes) -> tuple[str, list[types.CodeType]]:
@@ -357,13 +347,12 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
 
 def _report(facts: dict[str, Any], output_bytes: int) -> None:
     """Send the facts of a test, its output and its errors; of an output above the limit what feedback shows of it."""
-    output = _parts(facts["output_bytes"], output_bytes)
-    errors = _parts(os.fstat(_ERRORS).st_size, STDERR_BYTES)
-    lengths = [sum(count for _, count in parts) for parts in (output, errors)]
-    _send(b"D", facts | {"output": lengths[0]}, b"", more=sum(lengths))
-    for descriptor, parts in ((_OUTPUT, output), (_ERRORS, errors)):
-        for begin, count in parts:
-            _send_file(descriptor, begin, count)
+    output = _parts(_OUTPUT, output_bytes)
+    parts = output + _parts(_ERRORS, STDERR_BYTES)
+    split = sum(count for _, _, count in output)
+    _send(b"D", facts | {"output": split}, b"", more=sum(count for _, _, count in parts))
+    for part in parts:
+        _send_file(*part)
 
 
 def _ready() -> int:
@@ -524,19 +513,18 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _parts(size: int, limit: int) -> list[tuple[int, int]]:
-    """The parts of a file to send, as (begin, length): the whole file, or the two ends of one above the limit."""
-    if size > limit:
-        end = min(4096, limit)
-        return [(0, end), (size - end, end)]
-    return [(0, size)] if size else []
+def _parts(file: int, limit: int) -> list[tuple[int, int, int]]:
+    """The parts of a file to send, as (file, begin, length): the whole, or the two ends of one above the limit."""
+    size = os.fstat(file).st_size
+    end = min(4096, limit)
+    return [(file, 0, size)] if size <= limit else [(file, 0, end), (file, size - end, end)]
 
 
-def _send_file(descriptor: int, begin: int, count: int) -> None:
+def _send_file(file: int, begin: int, count: int) -> None:
     buffer = bytearray(min(count, 1 << 16))
     while count > 0:
         with memoryview(buffer)[: min(count, len(buffer))] as part:
-            read = os.preadv(descriptor, [part], begin)
+            read = os.preadv(file, [part], begin)
             _write_all(_SOCKET, part[:read])
         begin, count = begin + read, count - read
     buffer[:] = bytes(len(buffer))  # later tests are copies of this process
@@ -562,7 +550,7 @@ def _read_exactly(count: int) -> bytearray:
         while filled < count:
             read = os.readv(_SOCKET, [view[filled : filled + (1 << 20)]])
             if read == 0:
-                raise _Closed
+                os._exit(_JUDGE_HAS_GONE)
             filled += read
     return buffer
 
@@ -573,4 +561,4 @@ def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
         try:
             view = view[os.write(descriptor, view) :]
         except (BrokenPipeError, ConnectionResetError):
-            raise _Closed from None
+            os._exit(_JUDGE_HAS_GONE)

@@ -13,7 +13,7 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ End = Literal["exit", "cpu", "wall", "memory", "output"]
 START_SECONDS = 60.0
 # A sandbox that is silent for so many wall limits and a minute is broken: a starved test ends after twenty.
 SILENT_LIMITS = 25
-_COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
@@ -114,7 +113,7 @@ class Sandbox:
         self.healthy = True
 
     @contextlib.asynccontextmanager
-    async def program(self, source: bytes, limits: JudgeSettings, around: Mapping[str, Any]) -> AsyncIterator[str]:
+    async def program(self, source: bytes, limits: JudgeSettings, around: dict[str, Any]) -> AsyncIterator[str]:
         """Send a program, with its limits and what goes around it (`cobalt.judge.prelude`).
 
         Yields the compiler's message; "" if the program compiles.
@@ -126,7 +125,9 @@ class Sandbox:
         self._limits = limits
         try:
             yield await self._open_program(source, {name: getattr(limits, name) for name in _LIMITS} | around)
-            await self._send(b"E", None, b"")
+            await self._send(b"E")
+        except UserError:
+            raise
         except BaseException:
             self.healthy = False  # its compiler still holds the program
             raise
@@ -136,6 +137,7 @@ class Sandbox:
         kind, facts, _ = await self._reply()
         if kind == b"C":
             if facts["of_the_suite"]:
+                await self._send(b"E")
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
             return str(facts["failure"])
         # SIGKILL means that the machine is out of memory. Other signals mean that the compiler ended by itself, and the
@@ -251,16 +253,12 @@ class Sandbox:
         finally:  # a cancelled start waits for the process, because asyncio would end it without its children
             self._process = await starting
 
-    async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:
+    async def _send(self, kind: bytes, facts: dict[str, Any] | None = None, data: bytes = b"") -> None:
         if self._writer is None:
             raise InfrastructureError("the sandbox is closed")
         head = marshal.dumps(facts, _MARSHAL_VERSION) if facts is not None else b""
-        begin = _HEADER.pack(kind, len(head), len(data)) + head
-        # A frame in two writes would wake the sandbox twice; a large input is not copied to spare it that.
-        together = len(data) <= _COPIED
-        self._writer.write(begin + data if together else begin)
-        if not together:
-            self._writer.write(data)
+        # One write: two would wake the sandbox twice.
+        self._writer.write(_HEADER.pack(kind, len(head), len(data)) + head + data)
         healthy, self.healthy = self.healthy, False  # unhealthy until the whole frame is sent
         try:
             await self._writer.drain()
