@@ -64,9 +64,9 @@ def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
     if any(mine.count(character) > theirs.count(character) + escapes for character in "[{,:"):
         return False
     close = partial(_close_numbers, absolute=settings.float_absolute, relative=settings.float_relative)
-    numbers_match = close if settings.comparison == "float" else _equal_numbers
     try:
-        return _same_values(_JSON.decode(mine), _JSON.decode(theirs), numbers_match)
+        left, right = _JSON.decode(mine), _JSON.decode(theirs)
+        return _same_values(left, right, close if settings.comparison == "float" else _equal_numbers)
     except (ValueError, RecursionError):
         return False
 

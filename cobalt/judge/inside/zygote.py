@@ -42,8 +42,10 @@ from .nesting import SOCKET as _SOCKET
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import types
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from typing import Any
+
+    _Feed = Generator[None, None, None]
 
 HEADER = Struct("!cII")
 TICK_SECONDS = 0.05
@@ -259,7 +261,7 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
     os.set_inheritable(os.open(f"{STREAMS}/stderr", new, 0o666), True)
 
 
-def _open_feed(options: dict[str, Any], limits: dict[str, Any]) -> tuple[int, Iterator[None] | None]:
+def _open_feed(options: dict[str, Any], limits: dict[str, Any]) -> tuple[int, _Feed | None]:
     """A pipe as a test's standard input, if it is one: the end to write to, and `_feed`, if there is more to write.
 
     Call it when the streams are open.
@@ -279,7 +281,7 @@ def _open_feed(options: dict[str, Any], limits: dict[str, Any]) -> tuple[int, It
     return (-1, None) if next(feed, True) else (pipe, feed)
 
 
-def _feed(source: int, pipe: int) -> Iterator[None]:
+def _feed(source: int, pipe: int) -> _Feed:
     """Write a file into a pipe, at each step as much as it takes. Both are closed at the end: a reader sees it."""
     sent = 0
     try:
@@ -373,7 +375,7 @@ def _forget(data: bytearray) -> None:
 
 
 def _watch(
-    child: int, started: float, limits: dict[str, Any], options: dict[str, Any], pipe: int, feed: Iterator[None] | None
+    child: int, started: float, limits: dict[str, Any], options: dict[str, Any], pipe: int, feed: _Feed | None
 ) -> tuple[str, float, float, int]:
     """Wait for a test's end, and kill the test at a limit.
 
@@ -530,7 +532,7 @@ def _send_file(file: int, begin: int, count: int) -> None:
     buffer[:] = bytes(len(buffer))  # later tests are copies of this process
 
 
-def _send(kind: bytes, facts: dict[str, str | float], data: bytes, *, more: int = 0) -> None:
+def _send(kind: bytes, facts: dict[str, Any], data: bytes, *, more: int = 0) -> None:
     """Send a frame; with `more`, send its beginning, and the caller sends that many more bytes."""
     texts = (f"{_quoted(name)}: {_quoted(v) if isinstance(v, str) else repr(v)}" for name, v in facts.items())
     head = "{" + ", ".join(texts) + "}"
