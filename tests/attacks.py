@@ -258,7 +258,7 @@ SHARED_OBJECTS = {
     + "verdict(*(refused(take, kind | 0x40000 | mmap.MAP_ANONYMOUS) for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)))",
     "finds devices that no program needs": "import stat\nknown = {'null', 'zero', 'full', 'random', 'urandom', 'shm', 'stdin', 'stdout', 'stderr'}\n"
     + "verdict(*set(os.listdir('/dev')) - known, *(refused(os.open, '/dev/' + n, 0) for n in ('tty', 'ptmx', 'console', 'fd', 'kmsg')))",
-    # 288 bytes of the kernel's for each mapping, in nobody's resident memory.
+    # 288 bytes of the kernel's for each mapping, which no cgroup is charged for.
     "attaches policies to its memory": "import mmap\nblock = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nplace, nodes = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block))), (ctypes.c_ulong * 1)(1)\n"
     + "verdict(refused(call, 237, place, 4096, 2, nodes, 64, 0), refused(call, 238, 2, nodes, 64))",
     "writes rules of its own": "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"

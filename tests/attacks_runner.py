@@ -4,7 +4,8 @@ The attack tests start one for each user they attack the judge as; that is all t
 
     request   {"settings": {...}, "programs": [{"code", "inputs", "outputs"}, ...], "seconds": n}: judge these programs
               at the same time; or {}: end the judges. A program may also have "fn_name" and "asserts", as a suite has
-    answer    {"results": [{"kinds", "wall", "feedback", "error"}, ...], "restarts": how many sandboxes this cost}
+    answer    {"results": [{"kinds", "wall", "feedback", "error"}, ...], "restarts": how many sandboxes this cost}, or
+              {"unsupported": why} where this machine has not what the settings ask for
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import sys
 
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
 
 
 async def judged(judge, program, seconds):
@@ -31,23 +33,30 @@ async def judged(judge, program, seconds):
     }
 
 
+async def answer(judges, opened, request):
+    try:
+        settings = JudgeSettings(**request["settings"])
+        if settings not in judges:
+            judges[settings] = await opened.enter_async_context(LocalJudge(settings))
+    except UserError as error:
+        return {"unsupported": str(error)}
+    judge = judges[settings]
+    before = judge.restarts
+    results = await asyncio.gather(*(judged(judge, program, request["seconds"]) for program in request["programs"]))
+    return {"results": results, "restarts": judge.restarts - before}
+
+
 async def main():
     judges, opened = {}, contextlib.AsyncExitStack()
     while line := await asyncio.to_thread(sys.stdin.readline):
         request = json.loads(line)
-        answer = {"results": [], "restarts": 0}
+        reply = {"results": [], "restarts": 0}
         if "programs" in request:
-            settings = JudgeSettings(**request["settings"])
-            if settings not in judges:
-                judges[settings] = await opened.enter_async_context(LocalJudge(settings))
-            judge = judges[settings]
-            before = judge.restarts
-            work = (judged(judge, program, request["seconds"]) for program in request["programs"])
-            answer = {"results": await asyncio.gather(*work), "restarts": judge.restarts - before}
+            reply = await answer(judges, opened, request)
         else:
             judges.clear()
             await opened.aclose()
-        print(json.dumps(answer), flush=True)  # noqa: T201
+        print(json.dumps(reply), flush=True)  # noqa: T201
     await opened.aclose()
 
 

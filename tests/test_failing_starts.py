@@ -74,6 +74,7 @@ def test_a_command_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeyp
     script.write_text("echo 1\n")
     script.chmod(0o755)
     monkeypatch.setattr(services, "started_servers", lambda **_: contextlib.nullcontext({}))
+    monkeypatch.setattr(services, "enter_delegated", lambda: None)
     with pytest.raises(UserError, match="cannot run .*Exec format error"):
         services.run_beside_services(services.Arguments([str(script)]))
 

@@ -471,11 +471,15 @@ def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
     assert "cannot read" in missing.stderr and "Traceback" not in missing.stderr
 
 
-async def test_a_large_input_is_not_counted_as_the_programs_memory():
+async def test_a_large_input_leaves_the_next_test_and_program_their_limits():
+    """The kernel refuses a limit below the memory in use, and the memory of a large input is not freed at once."""
     async with LocalJudge(JudgeSettings(concurrency=1, memory_bytes=64 << 20)) as judge:
         large = await judge.judge("print('held')", TestSuite(("x" * (90 << 20), "b"), ("held", "held")))
         small = await judge.judge("print('held')", TestSuite(("",), ("held",)))
+        [sandbox] = judge._all
+        kept = None if sandbox._cgroup is None else sandbox._cgroup._limits[0]
     assert [*large.passing, *small.passing] == [True, True, True]
+    assert kept in (None, 64 << 20)
     assert judge.restarts == 0
 
 

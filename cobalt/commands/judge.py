@@ -15,6 +15,7 @@ import tyro
 from cobalt.episode.program import extract_code
 from cobalt.judge.doctor import Finding, examine, summary
 from cobalt.judge.local import Judge, LocalJudge
+from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import Comparison, TestSuite
@@ -124,6 +125,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Run the chosen command; returns the exit code."""
+    enter_delegated()
     return asyncio.run(arguments.command.run())
 
 

@@ -81,10 +81,12 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 def _use_running_services(arguments: Any) -> None:
     """Use the running `cobalt serve`, as far as the settings of a stage say that it needs services."""
+    from cobalt.judge.sandbox.cgroups import enter_delegated
     from cobalt.stage.serve_state import use_running_services
 
     if not hasattr(arguments, "services") or (needed := arguments.services()) == "none":
         return
+    enter_delegated()  # before there are processes that would have to move too
     use_running_services(
         needed,
         model=getattr(arguments, "model", None),

@@ -16,6 +16,7 @@ from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import EngineOnUse, engine_urls
 from cobalt.episode import TruncatedThinking
 from cobalt.judge.opening import open_judge
+from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.problems.problem import load_problems
 from cobalt.report.plots import plot_turns
 from cobalt.report.runs import read_run
@@ -110,6 +111,7 @@ def main(arguments: Arguments) -> int:
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
     split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen)
+    enter_delegated()  # before there are processes that would have to move too
     outcomes = asyncio.run(_steps(arguments, sampling))
     if outcomes is None:
         return 1

@@ -112,6 +112,11 @@ _OVER_MEMORY = {
     "memory of several processes together is limited": _TOGETHER,
 }
 
+_COUNTED_BY = {
+    "cgroup": "memory and processes are limited by the kernel, with a cgroup for each sandbox",
+    "sum": "memory is limited by the judge, which adds it up every 50 ms (it misses part of what the kernel holds)",
+}
+
 
 async def examine(settings: JudgeSettings | None = None) -> AsyncGenerator[Finding, None]:
     """Run every check under the given settings; takes about two seconds.
@@ -140,6 +145,7 @@ async def examine(settings: JudgeSettings | None = None) -> AsyncGenerator[Findi
             yield Finding(claim, False, str(error))
             return
         yield Finding(claim, True)
+        yield Finding(_COUNTED_BY[judge.memory_accounting], True)
         yield _crashes()
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

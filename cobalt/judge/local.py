@@ -8,18 +8,19 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from cobalt.judge.asserting import check_suite, checker_program, decided
 from cobalt.judge.grading import grade
 from cobalt.judge.prelude import around_program
 from cobalt.judge.progress import Progress
+from cobalt.judge.sandbox.cgroups import CgroupParent, find_parent
 from cobalt.judge.sandbox.isolation import check_paths
 from cobalt.judge.sandbox.sandbox import Execution, Sandbox
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.retrying import retrying
 
 logger = logging.getLogger(__name__)
@@ -68,10 +69,12 @@ class LocalJudge:
         self._all: set[Sandbox] = set()
         self._waiting = 0  # number of programs that wait for a sandbox
         self._open = False
+        self._parent: CgroupParent | None = None  # where the sandboxes' cgroups are made
 
     async def __aenter__(self) -> Self:
         check_paths(self.settings)
         self._idle = asyncio.Queue()
+        self._parent = _cgroup_parent(self.settings)
         self._open = True
         try:
             for _ in range(self.settings.sandboxes):
@@ -113,10 +116,11 @@ class LocalJudge:
             shares = [_attempt(progress, first), *(self._help(progress) for _ in range(most))]
             failure = next(filter(None, await asyncio.gather(*shares)), None)
         attempts = 1
-        while failure is not None:
-            if attempts == ATTEMPTS:
+        # Tests can also be left without a failure: a test that got its verdict may have broken its sandbox.
+        while failure is not None or progress.unfinished:
+            if failure is not None and attempts == ATTEMPTS:
                 raise failure
-            attempts += 1
+            attempts += failure is not None
             async with self._borrowed() as another:
                 failure = await _attempt(progress, another)
         ended = time.monotonic()
@@ -125,6 +129,11 @@ class LocalJudge:
     async def describe(self) -> Mapping[str, Any]:
         """The settings that decide this judge's verdicts; see `Judge`."""
         return self.settings.decisive()
+
+    @property
+    def memory_accounting(self) -> Literal["cgroup", "sum"]:
+        """Who enforces the limit on memory, for an open judge; see `JudgeSettings`."""
+        return "sum" if self._parent is None else "cgroup"
 
     async def execute(self, code: str, stdin: str) -> Execution | str:
         """Run a program once, without a verdict.
@@ -186,7 +195,7 @@ class LocalJudge:
         return sandbox
 
     async def _started(self) -> Sandbox:
-        sandbox = Sandbox(self.settings)
+        sandbox = Sandbox(self.settings, self._parent)
         await retrying(5, first_pause=0.2, longest_pause=5.0)(sandbox.start)
         return sandbox
 
@@ -194,6 +203,18 @@ class LocalJudge:
 def programs_at_a_time() -> int:
     """How many programs to give to a judge in this process at a time: a few wait, so that no sandbox does."""
     return JudgeSettings.from_environment().sandboxes + 2
+
+
+def _cgroup_parent(settings: JudgeSettings) -> CgroupParent | None:
+    if settings.unsafe or settings.memory_accounting == "sum":
+        return None
+    parent = find_parent()
+    if parent is None and settings.memory_accounting == "cgroup":
+        raise UserError(
+            "setting 'memory_accounting': this process cannot make a cgroup with a memory and a pids controller; run it"
+            " as root or in a cgroup that systemd delegated (Delegate=yes), or set memory_accounting to auto"
+        )
+    return parent
 
 
 async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError | None:
@@ -214,7 +235,7 @@ async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError 
                 if progress.suite.asserts:
                     graded = progress.keep_values(index, graded, run.stdout)
                 progress.settle(index, graded, run)
-                index = progress.take()
+                index = progress.take() if sandbox.healthy else None
     except InfrastructureError as error:
         if index is not None:
             progress.give_back(index)

@@ -49,6 +49,11 @@ class Progress:
             return None
         return self._waiting.pop()
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether another test must be run."""
+        return bool(self._waiting) and self._cut() is None
+
     def give_back(self, index: int) -> None:
         """Put back a test whose sandbox broke."""
         self._waiting.append(index)

@@ -53,8 +53,8 @@ class JudgeSettings(BaseModel):
         suite_wall_seconds: Seconds that the tests of a suite may be idle together; tests beyond it are `not_run`.
         suite_seconds: Time limit of a whole suite in seconds (paper: 27 s), counted as on an idle machine that runs
             four tests at a time. Beyond it all tests are `not_run`, and the pass rate is 0.
-        memory_bytes: Limit on the address space of each process, and on what all of a test's processes hold together,
-            files, sockets and pipes included, which is added up every 50 ms (paper: 1 GiB).
+        memory_bytes: Limit on the address space of each process, and on the resident memory of all of a test's
+            processes together (paper: 1 GiB).
         output_bytes: Limit on a test's standard output; more gives the verdict `output_limit`.
         stack_bytes: Room for the main thread's stack, within `memory_bytes`.
         file_bytes: Largest file a program may write, and the size of its private temporary file system.
@@ -77,6 +77,8 @@ class JudgeSettings(BaseModel):
         python: Interpreter that programs run under; None: the interpreter of this process.
         site_packages: A folder of packages to offer to programs, which every user must be able to read. None: standard
             library only (paper).
+        memory_accounting: Who enforces the limit on memory: the kernel, by a cgroup for each sandbox; the judge, which
+            adds up processes, files, sockets and pipes every 50 ms ("sum"); or the kernel where it can ("auto").
         unsafe: Run programs without isolation, as plain processes. Every result then says so.
     """
 
@@ -106,6 +108,7 @@ class JudgeSettings(BaseModel):
     concurrency: int | None = Field(None, ge=1)
     python: Path | None = None
     site_packages: Path | None = None
+    memory_accounting: Literal["auto", "cgroup", "sum"] = "auto"
     unsafe: bool = False
 
     @model_validator(mode="before")
@@ -140,7 +143,7 @@ class JudgeSettings(BaseModel):
 
     def decisive(self) -> dict[str, Any]:
         """The settings that decide verdicts, JSON-able, for the manifest of a run."""
-        left_out = {"concurrency", "wall_seconds", "python", "site_packages"}
+        left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
         # These are named where they differ from the default.
         optional = ("stack_bytes", "prelude", "stdin", "traceback_carets", "syntax_warnings", "paper")
         left_out |= {name for name in optional if getattr(self, name) == type(self).model_fields[name].default}

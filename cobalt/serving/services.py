@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.serving.children import Servers, ending, started_servers, variables
 from cobalt.stage.app_process import AppProcess
 from cobalt.stage.cli import run_script, terminations_as_interrupts
@@ -63,6 +64,7 @@ class ServiceFlags:
     @contextlib.contextmanager
     def started(self) -> Iterator[Servers]:
         """The services; see `started_servers`."""
+        enter_delegated()  # before there are processes that would have to move too
         judge, engine = pairs(self.judge), self.engine_settings()
         with started_servers(judge=judge, engine=engine, http_port=self.http_port) as servers:
             yield servers

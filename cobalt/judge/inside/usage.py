@@ -28,13 +28,14 @@ def processes(proc: int, others: tuple[int, ...]) -> list[int]:
     return [int(name) for name in os.listdir(proc) if name.isdigit() and int(name) not in others]
 
 
-def measure(proc: int, pids: list[int], memory_limit: int) -> tuple[int, int, bool]:
+def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> tuple[int, int, bool]:
     """The processes together: clock ticks of CPU time, bytes of memory, and whether one is ready to run.
 
     Args:
         proc: A descriptor of /proc.
         pids: The processes.
         memory_limit: Bytes above which shared pages are counted once, which takes longer.
+        kernel: Whether to count what the kernel holds for the processes: mappings, sockets and pipes.
     """
     ticks = memory = 0
     runnable = False
@@ -51,7 +52,7 @@ def measure(proc: int, pids: list[int], memory_limit: int) -> tuple[int, int, bo
         threads = int(fields[_THREADS])
         # The kernel shows no memory for a process whose first thread has ended.
         memory += _of_threads(proc, pid) if fields[_STATE] == _ZOMBIE and threads > 1 else _pages(fields[_RESIDENT])
-    held = _held_by_the_kernel(proc, pids, lines, memory_limit)
+    held = _held_by_the_kernel(proc, pids, lines, memory_limit) if kernel else 0
     if memory + held > memory_limit and len(pids) > 1:
         memory = _proportional(proc, lines)
     return ticks, memory + held, runnable

@@ -10,8 +10,8 @@ reach its descriptors. All that comes back from them is an exit status and what 
 The sandbox protects against: reading or writing anything of the host or of another test; the network; exhausting
 memory, processes, disk, descriptors or output; outliving the test; forging a result. It does not protect against:
 defects of the kernel itself (a system call filter leaves fewer of them in reach); side channels through shared
-hardware; reading the time and the kind of machine; holding more memory in several processes together for less than
-the 50 ms from one measurement to the next.
+hardware; reading the time and the kind of machine. The limit on the memory of several processes together is enforced
+by a measurement every 50 ms, and by the kernel where the sandbox has a memory cgroup (`cobalt.judge.sandbox.cgroups`).
 
 A frame on the socket, in both directions, is a letter and two lengths, then an object and bytes. Objects arrive in
 `marshal`'s format, which needs no module, and are sent as JSON.
@@ -85,8 +85,8 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
     Args:
         arguments: The script's arguments. The second is the socket's descriptor, the others are options as
             `name=value`: isolated (1 or 0), uid (the user that programs run as; 0: sandboxes share one), pipes (how
-            many a test may have there), packages (a folder, or empty), paper_guard (1: apply it), stdin_pipe (1:
-            standard input may be a pipe), stack (bytes).
+            many a test may have there), kernel (1: count what the kernel holds for a program), packages (a folder, or
+            empty), paper_guard (1: apply it), stdin_pipe (1: standard input may be a pipe), stack (bytes).
     """
     texts = dict(argument.split("=", 1) for argument in arguments[2:])
     options: dict[str, Any] = {name: int(text) for name, text in texts.items() if name != "packages"}
@@ -441,20 +441,20 @@ def _usage(child: int, limits: dict[str, Any], options: dict[str, Any]) -> tuple
     """A test's processes and files together; see `usage.measure`."""
     most = limits["memory_bytes"]
     if not options["isolated"]:
-        return usage.measure(_PROC, [child], most)
+        return usage.measure(_PROC, [child], most, kernel=False)
     # Every process in this namespace belongs to the test, except the first one, the zygote and this process.
     others = (1, os.getppid(), os.getpid())
     stored = usage.stored(FOLDER) + max(0, usage.stored(STREAMS) - limits["given"])
     pids = usage.processes(_PROC, others)
-    ticks, memory, runnable = usage.measure(_PROC, pids, most - stored)
-    if len(pids) > 1 and not set(pids).issuperset(usage.processes(_PROC, others)):
+    ticks, memory, runnable = usage.measure(_PROC, pids, most - stored, kernel=options["kernel"])
+    if options["kernel"] and len(pids) > 1 and not set(pids).issuperset(usage.processes(_PROC, others)):
         # A process that has started meanwhile may hold the memory of one that ended uncounted. The kernel gives the
         # signal to all processes at once, so that none starts another after it. The zygote goes on at once: it ends the
         # test if this process dies meanwhile.
         os.kill(-1, _SIGSTOP)
         try:
             os.kill(os.getppid(), _SIGCONT)
-            memory = usage.measure(_PROC, usage.processes(_PROC, others), most - stored)[1]
+            memory = usage.measure(_PROC, usage.processes(_PROC, others), most - stored, kernel=True)[1]
         finally:
             os.kill(-1, _SIGCONT)
     return ticks, memory + stored, runnable

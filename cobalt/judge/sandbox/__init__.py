@@ -1,1 +1,1 @@
-"""The sandbox from outside: bubblewrap's command line, and the process that runs programs."""
+"""The sandbox from outside: bubblewrap's command line, cgroups, and the process that runs programs."""

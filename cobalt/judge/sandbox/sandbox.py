@@ -14,11 +14,12 @@ import socket
 import struct
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.sandbox import isolation
+from cobalt.judge.sandbox.cgroups import CgroupParent, SandboxCgroup
 from cobalt.judge.sandbox.users import PROGRAM_UID, map_users, pipes_of_a_test, spare_users
 from cobalt.judge.settings import JudgeSettings
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
@@ -28,6 +29,7 @@ End = Literal["exit", "cpu", "wall", "memory", "output"]
 START_SECONDS = 60.0
 # A sandbox that is silent for so many wall limits and a minute is broken: a starved test ends after twenty.
 SILENT_LIMITS = 25
+_LARGE_INPUT = 4 << 20
 _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
@@ -68,17 +70,21 @@ class Sandbox:
 
     Args:
         settings: The settings that isolation is built by; each program brings its own limits.
+        parent: Where to make the sandbox's cgroup. None: memory is added up inside the sandbox.
     """
 
-    def __init__(self, settings: JudgeSettings) -> None:
+    def __init__(self, settings: JudgeSettings, parent: CgroupParent | None = None) -> None:
         self._settings = settings
+        self._parent = parent
+        self._cgroup: SandboxCgroup | None = None
+        self._kills = 0  # processes that the kernel has ended in the cgroup
         self._first = -1  # a descriptor of the first process inside
         self._limits = settings  # the limits of the opened program
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._messages = -1  # a file in memory with what bubblewrap says
-        self._held = contextlib.ExitStack()  # descriptors and the folder of a sandbox without isolation
+        self._held = contextlib.ExitStack()  # descriptors, the cgroup, and the folder of a sandbox without isolation
         self._closing = asyncio.Lock()
         self.healthy = False
 
@@ -93,6 +99,10 @@ class Sandbox:
         self._messages = os.memfd_create("messages")
         self._held.callback(os.close, self._messages)
         try:
+            if self._parent is not None:
+                self._cgroup = SandboxCgroup(self._parent)
+                self._kills = 0
+                self._held.callback(self._cgroup.remove)
             async with asyncio.timeout(START_SECONDS):
                 with theirs:  # closed after that, so that the other end's death is seen as the end of the stream
                     await (self._spawn_bare(theirs) if self._settings.unsafe else self._spawn(theirs))
@@ -124,8 +134,11 @@ class Sandbox:
         """
         self._limits = limits
         try:
+            if self._cgroup is not None:
+                self._cgroup.raise_to(limits.memory_bytes, limits.processes)
             yield await self._open_program(source, {name: getattr(limits, name) for name in _LIMITS} | around)
-            await self._send(b"E")
+            if self.healthy:
+                await self._send(b"E")
         except UserError:
             raise
         except BaseException:
@@ -136,13 +149,15 @@ class Sandbox:
         await self._send(b"P", facts, source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
+            if self._cgroup is not None:  # nothing of the previous program is left that exceeds the lower limits
+                self._cgroup.limit(self._limits.memory_bytes, self._limits.processes)
             if facts["of_the_suite"]:
                 await self._send(b"E")
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
             return str(facts["failure"])
-        # SIGKILL means that the machine is out of memory. Other signals mean that the compiler ended by itself, and the
-        # zygote waits for the next program.
-        if kind == b"X" and facts["status"] != -signal.SIGKILL:
+        # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
+        # Other signals mean that the compiler ended by itself. In each case the zygote waits for the next program.
+        if kind == b"X" and (self._ran_out_of_memory() or facts["status"] != -signal.SIGKILL):
             return "The program could not be compiled within the limits on time and memory."
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
@@ -152,19 +167,39 @@ class Sandbox:
         Raises:
             InfrastructureError: the sandbox broke.
         """
-        await self._send(b"T", None, stdin)
-        kind, facts, data = await self._reply()
-        if kind != b"D":
-            raise InfrastructureError(f"a sandbox broke during a test: {facts}")
+        if self._cgroup is not None and len(stdin) > _LARGE_INPUT:
+            # The input is in memory three times: in transfer, in the compiler and as a file.
+            self._cgroup.raise_to(self._limits.memory_bytes + 3 * len(stdin), self._limits.processes)
+        try:
+            await self._send(b"T", None, stdin)
+            kind, facts, data = await self._reply()
+            if kind != b"D":
+                raise InfrastructureError(f"a sandbox broke during a test: {facts}")
+        except InfrastructureError:
+            self.healthy = False
+            if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes
+                return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
+            raise
+        ran_out_of_memory = self._ran_out_of_memory()
         ready, own_limit, split = (facts.pop(name) for name in ("ready", "own_limit", "output"))
         run = Execution(**facts, stdout=data[:split], stderr=data[split:])
         if ready != 1:
             raise InfrastructureError(f"a sandbox could not isolate a test: {run.stderr[:500]!r}")
+        if ran_out_of_memory:
+            # This comes first: a program that waits for a process killed by the kernel reaches another limit later.
+            return replace(run, end="memory")
         killed = run.end == "exit" and run.status == -signal.SIGKILL
         if killed and not own_limit and run.cpu_seconds <= self._limits.cpu_seconds:
             # The first process of a PID namespace cannot be killed from inside it, and forged signals are refused.
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
         return run
+
+    def _ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process at the limit of this sandbox's cgroup since the last call."""
+        if self._cgroup is None:
+            return False
+        before, self._kills = self._kills, self._cgroup.kills()
+        return self._kills > before
 
     async def close(self) -> None:
         """End the sandbox and everything in it; safe at any time, more than once, and from several tasks."""
@@ -188,6 +223,7 @@ class Sandbox:
             await asyncio.to_thread(end.poll, 1000 * _ENDING_SECONDS)
             self._first = -1
         self._held.close()
+        self._cgroup = None
 
     async def _spawn(self, theirs: socket.socket) -> None:
         settings = self._settings
@@ -207,6 +243,9 @@ class Sandbox:
             pid = (await asyncio.to_thread(_read_object, info_ours))["child-pid"]
             self._first = os.pidfd_open(pid)
             self._held.callback(os.close, self._first)
+            if self._cgroup is not None:
+                self._cgroup.limit(settings.memory_bytes, settings.processes)
+                self._cgroup.add(pid)
             map_users(pid, users)
             os.write(go_ours, b"1")
         finally:
@@ -228,6 +267,7 @@ class Sandbox:
             *(interpreter, "-S", "-s", "-X", "utf8", *carets, script, str(theirs.fileno())),
             AGAIN if settings.unsafe else FIRST_TIME,
             f"isolated={int(not settings.unsafe)}",
+            f"kernel={int(self._cgroup is None)}",
             f"pipes={pipes_of_a_test(settings.sandboxes)}",
             f"paper_guard={int(settings.paper_guard)}",
             f"stdin_pipe={int(settings.stdin == 'pipe')}",

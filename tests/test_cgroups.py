@@ -1,0 +1,200 @@
+"""Cgroups of sandboxes: where they can be made, what they limit, and that none remains."""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge.prelude import around_program
+from cobalt.judge.sandbox import cgroups
+from cobalt.judge.sandbox.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, CgroupParent, SandboxCgroup, find_parent
+from cobalt.judge.sandbox.sandbox import Sandbox
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import UserError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def place():
+    found = find_parent()
+    if found is None:
+        pytest.skip("this process can make no cgroup with a memory and a pids controller")
+    return found
+
+
+def left(place, owner=None):
+    """The names of the cgroups there of this process, or of another."""
+    pattern = f"cobalt-judge-{owner or os.getpid()}-*"
+    return [child.name for folder in {place.memory, place.pids} for child in folder.glob(pattern)]
+
+
+# What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo, and the folders that follow.
+V2, V1, AT = "cgroup2 cgroup2", "cgroup cgroup", "/sys/fs/cgroup"
+LAYOUTS = {
+    "v2": (["0::/user"], [f"30 23 0:26 / {AT} rw,nosuid shared:9 - {V2} rw"], {None: f"{AT}/user", "memory": None}),
+    "v2 in a namespace": (["0::/"], [f"30 23 0:26 / {AT} ro - cgroup2 cgroup rw"], {None: AT, "pids": None}),
+    "v1, joined controllers, and v2 without any": (
+        ["9:pids:/job", "4:cpu,memory:/job/deep", "0::/"],
+        [
+            f"31 23 0:27 / {AT}/pids rw - {V1} rw,pids",
+            f"32 23 0:28 / {AT}/cpu,memory rw - {V1} rw,cpu,memory",
+            f"33 23 0:29 / {AT}/unified rw - {V2} rw",
+        ],
+        {"pids": f"{AT}/pids/job", "memory": f"{AT}/cpu,memory/job/deep", None: f"{AT}/unified"},
+    ),
+    "v1 in a container that sees a part": (
+        ["4:memory:/docker/one/deep"],
+        [f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"],
+        {"memory": f"{AT}/memory/deep"},
+    ),
+    "v1 in a container that sees another part": (
+        ["4:memory:/docker/other"], [f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"], {"memory": None},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_own_cgroup_is_found(name, monkeypatch):
+    own, mounts, expected = LAYOUTS[name]
+    lines = {"/proc/self/cgroup": own, "/proc/self/mountinfo": mounts}
+    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)])
+    for controller, folder in expected.items():
+        assert cgroups._own_cgroup(controller) == (Path(folder) if folder else None)
+
+
+@pytest.fixture
+def made(place):
+    """The cgroups of a sandbox, which are gone at the end."""
+    assert left(place) == []
+    cgroup = SandboxCgroup(place)
+    assert len(left(place)) == len({place.memory, place.pids})
+    yield cgroup
+    cgroup.remove()
+    assert left(place) == []
+
+
+def test_limits_leave_room_for_the_sandbox_itself(made, place):
+    for memory, processes in ((100, 16), (300, 16), (200, 20)):
+        made.limit(memory * MIB, processes)
+    name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
+    assert int((made._memory / name).read_text()) == 200 * MIB + OVERHEAD_BYTES
+    assert int((made._pids / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
+
+
+HOARD = "import sys; sys.stdin.read(1); x = bytearray(200 << 20); print(len(x))"
+
+
+def test_the_kernel_ends_what_exceeds_the_limit_and_counts_it(made):
+    made.limit(16 * MIB, 16)
+    assert made.kills() == 0
+    process = subprocess.Popen([sys.executable, "-S", "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    made.add(process.pid)
+    process.communicate(b"x", timeout=60)
+    assert process.returncode == -9
+    assert made.kills() == 1
+
+
+def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(made, place):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folders = {place.memory, place.pids}
+    for folder in folders:
+        (folder / f"cobalt-judge-{dead.pid}-0").mkdir()
+    assert find_parent() == place
+    assert left(place, dead.pid) == []
+    assert len(left(place)) == len(folders)
+
+
+def test_limits_under_cgroup_v2_are_written_to_its_files(tmp_path, monkeypatch):
+    make = Path.mkdir
+
+    def mkdir(path, *arguments, **options):  # the kernel makes the files
+        make(path, *arguments, **options)
+        for name in ("cgroup.procs", "memory.max", "memory.swap.max", "pids.max"):
+            (path / name).touch()
+        (path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    made = SandboxCgroup(CgroupParent(2, tmp_path, tmp_path))
+    made.limit(100 * MIB, 16)
+    made.add(1234)
+    [folder] = tmp_path.iterdir()
+    names = ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
+    limits = [100 * MIB + OVERHEAD_BYTES, 0, 16 + OVERHEAD_PROCESSES, 1234]
+    assert [(folder / name).read_text() for name in names] == list(map(str, limits))
+    assert made.kills() == 2
+
+
+def test_a_parent_with_enabled_controllers_is_a_candidate_and_is_not_changed(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setattr(cgroups, "_own_cgroup", lambda controller: own if controller is None else None)
+    for given, candidates in (("memory pids", [CgroupParent(2, tmp_path, tmp_path)]), ("", [])):
+        for folder, enabled in ((tmp_path, given), (own, "")):
+            (folder / "cgroup.subtree_control").write_text(enabled)
+            (folder / "cgroup.controllers").write_text("cpu" if folder == own else "cpu memory pids")
+        assert cgroups._candidates() == candidates
+        assert (tmp_path / "cgroup.subtree_control").read_text() == given
+
+
+def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypatch):
+    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    monkeypatch.setattr(cgroups, "_own_cgroup", lambda _: tmp_path)
+    (tmp_path / "cobalt-supervisor").mkdir()
+    (tmp_path / "cobalt-supervisor" / "cgroup.procs").write_text("")
+    assert cgroups.enter_delegated()
+    assert (tmp_path / "cobalt-supervisor" / "cgroup.procs").read_text() == str(os.getpid())
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
+    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n1\n")
+    assert not cgroups.enter_delegated()
+
+
+async def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back_to_sum(monkeypatch):
+    monkeypatch.setattr("cobalt.judge.local.find_parent", lambda: None)
+    async with LocalJudge(JudgeSettings(memory_accounting="auto", concurrency=1)) as judge:
+        assert judge.memory_accounting == "sum"
+    with pytest.raises(UserError):
+        await LocalJudge(JudgeSettings(memory_accounting="cgroup", concurrency=1)).__aenter__()
+
+
+TWO_HOARDS = "import os, time\nos.fork()\nx = bytearray(120 << 20)\nx[::4096] = b'x' * len(x[::4096])\ntime.sleep(9)"
+
+
+@pytest.mark.sandbox
+async def test_no_cgroup_remains_after_judges_are_closed(place):
+    settings = JudgeSettings(memory_accounting="cgroup", memory_bytes=128 * MIB, concurrency=2, cpu_seconds=2)
+    async with LocalJudge(settings) as judge:
+        assert len(left(place)) == 2 * len({place.memory, place.pids})
+        result = await judge.judge(TWO_HOARDS, TestSuite(("",), ("",)))
+    assert result.verdicts[0].kind is VerdictKind.MEMORY_LIMIT
+    assert left(place) == []
+
+
+class OneKill:
+    """A cgroup in which the kernel has ended one process."""
+
+    kills = staticmethod(itertools.repeat(1).__next__)
+    limit = raise_to = remove = staticmethod(lambda *_: None)
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass", "print('x' * 9999999)", ""])
+async def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
+    """On a busy machine the kernel is faster than the judge's check, and the other processes reach another limit."""
+    limits = JudgeSettings(cpu_seconds=1, wall_seconds=1, output_bytes=1 << 20)
+    sandbox = Sandbox(limits)
+    await sandbox.start()
+    sandbox._cgroup = OneKill()
+    try:
+        around = around_program(TestSuite((), ()), limits)
+        async with sandbox.program(code.encode(), limits, around) as failure:
+            assert (failure, (await sandbox.run(b"")).end) == ("", "memory")
+    finally:
+        await sandbox.close()
