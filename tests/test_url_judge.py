@@ -20,7 +20,7 @@ from cobalt.judge.opening import judge_urls
 from cobalt.judge.processes import judging_processes, shares
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.url_judge import UrlJudge
-from cobalt.judge.wire import JudgeRequest
+from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, digest_of, suite_bytes
 from cobalt.problems.problem import TestSuite
 from cobalt.serving import judge_app
 from cobalt.serving.children import started_servers, variables
@@ -46,10 +46,20 @@ def settings_examined(monkeypatch):
 
 
 @contextlib.asynccontextmanager
-async def app(**settings):
-    """The URL of the judge's app in this process."""
+async def app(count=None, port=0, **settings):
+    """The URL of the judge's app in this process; `count` gets each body's length and the answer's status."""
     settings = ServiceSettings.from_mapping({"concurrency": 1, "cpu_seconds": 2.0} | settings)
-    async with served(judge_api(JudgeService(settings))) as url:
+    api = judge_api(JudgeService(settings))
+    if count is not None:
+
+        @api.middleware("http")
+        async def counted(request, call_next):
+            response = await call_next(request)
+            if request.method == "POST":
+                count.append((int(request.headers["content-length"]), response.status_code))
+            return response
+
+    async with served(api, port) as url:
         yield url
 
 
@@ -100,6 +110,13 @@ async def test_every_kind_gives_the_same_verdicts_and_description(judge):
 
 
 @pytest.mark.sandbox
+async def test_programs_at_a_time_are_each_judged_by_their_own_tests(judge):
+    suites = [TestSuite((f"{n}\n",) * 3, (str(n),) * 3) for n in range(20)]
+    results = await asyncio.gather(*(judge.judge("print(input())", suite) for suite in suites for _ in range(2)))
+    assert all(result.passing == [True] * 3 for result in results)
+
+
+@pytest.mark.sandbox
 async def test_nothing_starts_before_the_first_program():
     before = len(descendants(os.getpid()))
     async with open_judge(settings={"concurrency": 9}) as judge:
@@ -107,12 +124,73 @@ async def test_nothing_starts_before_the_first_program():
         assert len(descendants(os.getpid())) == before
 
 
+@pytest.mark.sandbox
+async def test_a_suite_travels_once_and_again_where_it_was_forgotten():
+    large = TestSuite(("x" * 50_000,), ("50000",))
+    bodies = []
+    async with app(bodies) as url, open_judge([url]) as judge:
+        for _ in range(3):
+            assert (await judge.judge("print(len(input()))", large)).all_passed
+        assert [size > 50_000 for size, _ in bodies] == [True, False, False]
+        port = int(url.rpartition(":")[2])
+    async with UrlJudge([f"http://127.0.0.1:{port}"]) as judge:
+        for restarts in range(2):
+            bodies.clear()
+            async with app(bodies, port):
+                assert (await judge.judge("print(len(input()))", large)).all_passed
+            assert [status for _, status in bodies] == ([200] if restarts == 0 else [409, 200])
+
+
+@pytest.mark.sandbox
+async def test_each_server_gets_a_suite_once():
+    one, two = [], []
+    async with app(one) as first, app(two) as second, UrlJudge([first, second]) as judge:
+        programs = [judge.judge("import time\ntime.sleep(0.2)\nprint(int(input()) ** 2)", SQUARES) for _ in range(2)]
+        await asyncio.gather(*programs)
+        assert [len(one), len(two)] == [1, 1]
+        await asyncio.gather(*(judge.judge(f"print(int(input()) ** 2)  # {n}", SQUARES) for n in range(6)))
+    assert {status for _, status in one + two} == {200}
+    assert len(one) + len(two) == 8
+
+
+def test_the_server_computes_digests_and_keeps_a_bounded_number_of_bytes():
+    suites = Suites(most_bytes=10_000)
+    mine = TestSuite(("1",), ("1",))
+
+    def sent(*inputs, outputs=("",)):
+        JudgeRequest.parse({"code": "", "test_cases": {"inputs": inputs, "outputs": outputs}}, suites=suites)
+
+    def named():
+        return JudgeRequest.parse({"code": "", "suite": digest_of(suite_bytes(mine))}, suites=suites).suite
+
+    sent("1", outputs=("2",))
+    with pytest.raises(UnknownSuite):
+        named()
+    sent("1", outputs=("1",))
+    assert named() == mine
+    for n in range(100):
+        sent("x" * 500 + str(n))
+    with pytest.raises(UnknownSuite):
+        named()
+    sent("x" * 20_000)
+
+
 @pytest.mark.parametrize(
-    "fields", [{"fn_name": "f"}, {"prelude": "import math"}, {"comparison": "float"}, {"top_level_return": True}]
+    "change", [{"fn_name": "f"}, {"prelude": "import math"}, {"comparison": "float"}, {"top_level_return": True}]
 )
-def test_all_that_decides_a_verdict_reaches_the_server(fields):
-    suite = TestSuite(("1",), ("1",), **fields)
-    assert JudgeRequest.parse(json.loads(json.dumps(JudgeRequest("", suite).to_payload()))).suite == suite
+def test_all_that_decides_a_verdict_decides_the_digest(change):
+    plain = {"inputs": ("1",), "outputs": ("1",)}
+    digests = {digest_of(suite_bytes(TestSuite(**fields))) for fields in (plain, plain | change)}
+    assert len(digests) == 2
+    record = TestSuite(**plain, **change).to_record()
+    parsed = JudgeRequest.parse({"code": "", "test_cases": json.loads(json.dumps(record))}).suite
+    assert suite_bytes(parsed) == suite_bytes(TestSuite(**plain, **change))
+
+
+def test_a_request_has_tests_or_names_a_suite():
+    for fields in ({"suite": 1}, {}, {"suite": "x", "test_cases": {"inputs": ["1"], "outputs": ["1"]}}):
+        with pytest.raises(UserError, match="suite"):
+            JudgeRequest.parse({"code": ""} | fields, suites=Suites())
 
 
 @pytest.mark.sandbox

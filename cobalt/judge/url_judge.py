@@ -1,17 +1,22 @@
 """`UrlJudge`, the client of judges behind URLs: `POST /`, `GET /describe` of the app in `cobalt.serving.judge_app`.
 
-An infrastructure failure is retried and never becomes a verdict.
+A suite goes to each server once. Later requests name it by its digest, and one that the server has forgotten is sent
+again. An infrastructure failure is retried and never becomes a verdict.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 from cobalt.judge.verdict import ExecResult
-from cobalt.judge.wire import START_ADVICE, JudgeRequest
+from cobalt.judge.wire import START_ADVICE, digest_of, suite_bytes
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.servers import Servers, encode
+from cobalt.stage.servers import Servers, encode, reason_of
+
+_UNKNOWN_IN_A_ROW = 8  # servers that a URL may hide, each of which may lack the suite
+_SUITES = 128  # whose digests are kept: as many as problems that are worked on at a time, and their hidden tests
 
 
 class UrlJudge:
@@ -27,6 +32,8 @@ class UrlJudge:
 
     def __init__(self, urls: Sequence[str], token: str | None = None) -> None:
         self._servers = Servers(urls, token, name="the judge", start_advice=START_ADVICE)
+        self._known: dict[str, set[bytes]] = {url: set() for url in self._servers.urls}
+        self._digest = lru_cache(_SUITES)(_digest)
 
     async def __aenter__(self) -> Self:
         return self
@@ -42,12 +49,24 @@ class UrlJudge:
             ServiceDown: no server answers; the message says how to start one.
             InfrastructureError: every attempt failed.
         """
-        request = JudgeRequest(code, suite, stop_at_first_failure)
-        answer = await self._servers.post("/", encode(request.to_payload()))
-        try:
-            return ExecResult.from_record(json.loads(answer.content))
-        except (ValueError, AttributeError, UserError) as error:
-            raise InfrastructureError(f"the judge's answer is not a result ({error})") from None
+        digest = self._digest(suite)
+        head = b'{"code":%b,"stop_at_first_failure":%b,' % (encode(code), encode(stop_at_first_failure))
+        server = ""
+
+        def body(url: str) -> bytes:
+            nonlocal server
+            server = url
+            if digest in self._known[url]:
+                return b'%b"suite":"%b"}' % (head, digest)
+            return b'%b"test_cases":%b}' % (head, suite_bytes(suite))
+
+        for _ in range(_UNKNOWN_IN_A_ROW):
+            answer = await self._servers.post("/", body, accept=(409,))
+            if answer.status_code != 409:
+                self._known[server].add(digest)
+                return _result(answer.content)
+            self._known[server].discard(digest)
+        raise InfrastructureError(f"the judge does not keep a suite: {reason_of(answer)}")
 
     async def describe(self) -> Mapping[str, Any]:
         """The settings that decide the judge's verdicts; see `Judge`.
@@ -57,3 +76,14 @@ class UrlJudge:
             ServiceDown: no server answers.
         """
         return await self._servers.describe()
+
+
+def _digest(suite: TestSuite) -> bytes:
+    return digest_of(suite_bytes(suite)).encode()
+
+
+def _result(content: bytes) -> ExecResult:
+    try:
+        return ExecResult.from_record(json.loads(content))
+    except (ValueError, AttributeError, UserError) as error:
+        raise InfrastructureError(f"the judge's answer is not a result ({error})") from None

@@ -15,7 +15,7 @@ from cobalt.judge.doctor import require_isolation
 from cobalt.judge.local import LocalJudge
 from cobalt.judge.settings import ENVIRONMENT_PREFIX
 from cobalt.judge.verdict import ExecResult
-from cobalt.judge.wire import JudgeRequest, values_of
+from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving.http_guard import Guard, while_connected, within
 from cobalt.serving.service_api import service_api
 from cobalt.serving.settings import ServiceSettings
@@ -40,6 +40,7 @@ class JudgeService:
         self.private = True
         self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
+        self._suites = Suites()
         self._metrics = _Metrics()
 
     async def open(self) -> None:
@@ -65,9 +66,10 @@ class JudgeService:
 
         Raises:
             UserError: a field is missing, malformed, unknown or over a limit; the message names the field.
+            UnknownSuite: the request names a suite that is not kept.
             InfrastructureError: the judge failed, not the program.
         """
-        request = JudgeRequest.parse(payload, max_tests=self.settings.max_tests)
+        request = JudgeRequest.parse(payload, max_tests=self.settings.max_tests, suites=self._suites)
         try:
             result = await self._judge.judge(
                 request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
@@ -117,6 +119,10 @@ class _Metrics:
 def judge_api(service: JudgeService) -> FastAPI:
     """The app of a service; see `service_api`."""
     api = service_api(service)
+
+    @api.exception_handler(UnknownSuite)
+    async def unknown_suite(_: Request, error: UnknownSuite) -> JSONResponse:
+        return JSONResponse({"error": str(error), "unknown_suite": error.digest}, 409)
 
     @api.post("/")
     async def judge(request: Request) -> JSONResponse:
