@@ -8,7 +8,7 @@ not UTF-8.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import isfinite
@@ -66,9 +66,9 @@ def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
     close = partial(_close_numbers, absolute=settings.float_absolute, relative=settings.float_relative)
     try:
         left, right = _JSON.decode(mine), _JSON.decode(theirs)
-        return _same_values(left, right, close if settings.comparison == "float" else _equal_numbers)
     except (ValueError, RecursionError):
         return False
+    return _same_values(left, right, close if settings.comparison == "float" else _equal_numbers)
 
 
 def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], bool]) -> bool:
@@ -131,22 +131,24 @@ def _integer(digits: str) -> int | Decimal:
 _JSON = json.JSONDecoder(parse_int=_integer)
 
 
-def _same_values(mine: Any, theirs: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
+def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
     """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
-    if isinstance(mine, _Number) and isinstance(theirs, _Number):
-        return numbers_match(mine, theirs)
-    keys: Iterable[Any]
-    if isinstance(mine, list) and isinstance(theirs, list):
-        alike, keys = len(mine) == len(theirs), range(len(theirs))
-    elif isinstance(mine, dict) and isinstance(theirs, dict):
-        alike, keys = mine.keys() == theirs.keys(), theirs
-    else:
-        return bool(mine == theirs)
-    if not alike:
-        return False
-    # One frame for each level, unlike with `all`: values may be nested as deeply as JSON can be read.
-    for key in keys:  # noqa: SIM110
-        if not _same_values(mine[key], theirs[key], numbers_match):
+    # A list of pairs, because values may be nested as deeply as Python's own recursion limit allows.
+    pairs: list[tuple[Any, Any]] = [(output, expected)]
+    while pairs:
+        mine, theirs = pairs.pop()
+        if isinstance(mine, list) and isinstance(theirs, list):
+            if len(mine) != len(theirs):
+                return False
+            pairs += zip(mine, theirs, strict=True)
+        elif isinstance(mine, dict) and isinstance(theirs, dict):
+            if mine.keys() != theirs.keys():
+                return False
+            pairs += [(mine[key], theirs[key]) for key in theirs]
+        elif isinstance(mine, _Number) and isinstance(theirs, _Number):
+            if not numbers_match(mine, theirs):
+                return False
+        elif mine != theirs:
             return False
     return True
 
