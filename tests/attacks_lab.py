@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
+from support import descendants
 
 from cobalt.judge import VerdictKind
 
@@ -167,30 +169,21 @@ class Lab:
 
     def processes(self) -> dict[int, dict[str, str]]:
         """The judging process's descendants, as the host sees them: fields of /proc/PID/status and stat, by PID."""
-        parents, facts = {}, {}
-        for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        facts = {}
+        for pid in descendants(self.pid):
             with contextlib.suppress(OSError):
-                status = Path(f"/proc/{name}/status").read_text(encoding="utf-8")
-                fields = Path(f"/proc/{name}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-                parents[int(name)] = int(fields[1])
-                facts[int(name)] = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line) | {
+                status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+                fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                facts[pid] = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line) | {
                     "group": fields[2],
                     "session": fields[3],
-                    "autogroup": _read(f"/proc/{name}/autogroup"),
+                    "autogroup": _read(f"/proc/{pid}/autogroup"),
                 }
-
-        def descends(pid: int) -> bool:
-            while pid in parents:
-                pid = parents[pid]
-                if pid == self.pid:
-                    return True
-            return False
-
-        return {pid: fact for pid, fact in facts.items() if descends(pid)}
+        return facts
 
     def tests(self, count: int) -> dict[int, dict[str, str]]:
         """The first processes of `count` running tests, in PID namespaces of their own below a sandbox's; waits."""
-        deadline = time.monotonic() + 5
+        deadline, before = time.monotonic() + 5, {}
         while True:
             processes = self.processes()
             depth = max((len(fact["NSpid"].split()) for fact in processes.values()), default=0)
@@ -199,9 +192,10 @@ class Lab:
                 for pid, fact in processes.items()
                 if len(numbers := fact["NSpid"].split()) == depth > _depth_here() + 1 and numbers[-1] == "1"
             }
-            if len(found) == count:
+            if len(found) == count and found == before:  # none is still giving up its privileges
                 return found
             assert time.monotonic() < deadline, f"{len(found)} tests run"
+            before = found
             time.sleep(0.02)
 
     def _start(self) -> subprocess.Popen[str]:
@@ -214,7 +208,9 @@ class Lab:
             user = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
             interpreter = interpreter.resolve()
             if not _open_to_others(interpreter):
-                interpreter = _copied_python(interpreter.parent.parent, place / "python") / "bin" / interpreter.name
+                interpreter = copied_python(place / "python")
+                for path in (place / "python").rglob("*"):  # it may evict the pages of what it owns
+                    os.chown(path, STRANGER, STRANGER)
             if not _open_to_others(checkout / "cobalt") or not _open_to_others(RUNNER):
                 checkout = place
                 shutil.copytree(REPOSITORY / "cobalt", place / "cobalt")
@@ -295,20 +291,12 @@ def _open_to_others(path: Path) -> bool:
     return above and path.stat().st_mode & wanted == wanted
 
 
-def _copied_python(home: Path, target: Path) -> Path:
-    """A Python installation without site packages, owned by the unprivileged user."""
-    shutil.copytree(
-        home / "lib",
-        target / "lib",
-        symlinks=True,
-        ignore=lambda folder, names: (
-            {"site-packages", "test", "idlelib", "tkinter", "ensurepip"}.intersection(names)
-            | {name for name in names if name.startswith("config-")}
-        ),
-    )
+def copied_python(target: Path) -> Path:
+    """Copy this Python's installation, without packages; returns the copy's interpreter."""
+    standard = Path(sysconfig.get_path("stdlib"))
+    large = shutil.ignore_patterns("site-packages", "test", "config-*", "idlelib", "tkinter", "ensurepip")
+    shutil.copytree(standard, target / "lib" / standard.name, ignore=large)
+    for library in standard.parent.glob("libpython*"):
+        shutil.copy(library, target / "lib")
     (target / "bin").mkdir()
-    for name in home.joinpath("bin").glob("python3.*[0-9]"):
-        shutil.copy(name, target / "bin")
-    for place in (target, *target.rglob("*")):
-        os.chown(place, STRANGER, STRANGER, follow_symlinks=False)
-    return target
+    return Path(shutil.copy(Path(sys.executable).resolve(), target / "bin" / standard.name))

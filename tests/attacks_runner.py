@@ -9,31 +9,13 @@ The attack tests start one for each user they attack the judge as; that is all t
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-
-
-class Judges:
-    """A judge for each of the settings that were asked for, made when first used."""
-
-    def __init__(self):
-        self._open = {}
-
-    async def with_settings(self, settings):
-        if settings not in self._open:
-            judge = LocalJudge(settings)
-            await judge.__aenter__()
-            self._open[settings] = judge
-        return self._open[settings]
-
-    async def close(self):
-        judges, self._open = self._open, {}
-        for judge in judges.values():
-            await judge.close()
 
 
 async def judged(judge, program, seconds):
@@ -51,24 +33,31 @@ async def judged(judge, program, seconds):
     }
 
 
-async def answer(judges, request):
-    if "programs" not in request:
-        await judges.close()
-        return {"results": [], "restarts": 0}
+async def answer(judges, opened, request):
     try:
-        judge = await judges.with_settings(JudgeSettings(**request["settings"]))
+        settings = JudgeSettings(**request["settings"])
+        if settings not in judges:
+            judges[settings] = await opened.enter_async_context(LocalJudge(settings))
     except UserError as error:
         return {"unsupported": str(error)}
+    judge = judges[settings]
     before = judge.restarts
     results = await asyncio.gather(*(judged(judge, program, request["seconds"]) for program in request["programs"]))
     return {"results": results, "restarts": judge.restarts - before}
 
 
 async def main():
-    judges = Judges()
+    judges, opened = {}, contextlib.AsyncExitStack()
     while line := await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(await answer(judges, json.loads(line))), flush=True)  # noqa: T201
-    await judges.close()
+        request = json.loads(line)
+        reply = {"results": [], "restarts": 0}
+        if "programs" in request:
+            reply = await answer(judges, opened, request)
+        else:
+            judges.clear()
+            await opened.aclose()
+        print(json.dumps(reply), flush=True)  # noqa: T201
+    await opened.aclose()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge.prelude import around_program
 from cobalt.judge.sandbox import cgroups
 from cobalt.judge.sandbox.cgroups import OVERHEAD_BYTES, OVERHEAD_PROCESSES, CgroupParent, SandboxCgroup, find_parent
 from cobalt.judge.sandbox.sandbox import Sandbox
@@ -192,7 +193,8 @@ async def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_mem
     await sandbox.start()
     sandbox._cgroup = OneKill()
     try:
-        assert await sandbox.open_program(code.encode(), limits) is None
-        assert (await sandbox.run(b"")).end == "memory"
+        around = around_program(TestSuite((), ()), limits)
+        async with sandbox.program(code.encode(), limits, around) as failure:
+            assert (failure, (await sandbox.run(b"")).end) == ("", "memory")
     finally:
         await sandbox.close()

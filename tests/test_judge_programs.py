@@ -12,11 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import psutil
 import pytest
+from attacks_lab import copied_python
 from support import descendants, write_lines
 
 from cobalt.commands.judge import recheck
@@ -301,11 +301,12 @@ async def test_a_killed_process_of_a_sandbox_costs_time_but_never_a_verdict(dept
         for _ in range(2):
             await asyncio.sleep(0.3)
             killed = False
-            while not killed:  # the process of a test may have ended since it was listed
+            while not killed:  # a process may have ended since it was listed, and a sandbox may be about to be replaced
                 pids = [pid for pid in descendants(os.getpid()) if pid not in others]
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, IndexError):
                     os.kill(pids[depth], signal.SIGKILL)
                     killed = True
+                await asyncio.sleep(0.01)
         results = await asyncio.gather(*work)
     assert all(result.all_passed for result in results)
 
@@ -365,26 +366,18 @@ def test_a_sandbox_ended_at_any_moment_of_its_start_leaves_no_process():
         prctl(become_reaper, 0, 0, 0, 0)
 
 
-def home_with_python(tmp_path: Path) -> tuple[Path, Path]:
-    """A home that is the prefix of a Python installation, with a secret and a package; and the interpreter in it."""
-    home = tmp_path / "home"
-    for folder in ("bin", ".ssh", "lib"):
-        (home / folder).mkdir(parents=True)
-    python = Path(shutil.copy(PYTHON, home / "bin" / f"python3.{sys.version_info.minor}"))
-    for path in Path(sysconfig.get_path("stdlib")).parent.glob("libpython*"):
-        (home / "lib" / path.name).symlink_to(path)
-    standard = home / "lib" / python.name
-    large = ("site-packages", "test", "config-*", "idlelib", "tkinter", "ensurepip", "__pycache__")
-    shutil.copytree(sysconfig.get_path("stdlib"), standard, ignore=shutil.ignore_patterns(*large))
-    (standard / "site-packages").mkdir()
-    (standard / "site-packages" / "of_the_host.py").write_text("", encoding="utf-8")
-    (home / ".ssh" / "id_rsa").write_text("PRIVATE", encoding="utf-8")
-    return home, python
+def home_with_python(home: Path) -> Path:
+    """Make a home that is the prefix of a Python installation, with a secret and a package; returns the interpreter."""
+    python = copied_python(home)
+    for name in (f"lib/{python.name}/site-packages/of_the_host.py", ".ssh/id_rsa"):
+        (home / name).parent.mkdir()
+        (home / name).write_text("PRIVATE = 1", encoding="utf-8")
+    return python
 
 
 async def test_an_interpreter_in_the_home_opens_neither_the_home_nor_its_packages(tmp_path, monkeypatch):
-    home, python = await asyncio.to_thread(home_with_python, tmp_path)
-    monkeypatch.setenv("HOME", str(home))
+    python = await asyncio.to_thread(home_with_python, tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     code = """
 import glob, os, sys
 seen = [os.path.join(at, name) for at, _, names in os.walk("/python") for name in names if "id_rsa" in name or "of_the_host" in name]

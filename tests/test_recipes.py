@@ -46,7 +46,7 @@ def broken_sandboxes(monkeypatch):
     async def fail(self, *arguments):
         raise InfrastructureError("the sandbox broke")
 
-    monkeypatch.setattr(Sandbox, "open_program", fail)
+    monkeypatch.setattr(Sandbox, "run", fail)
 
 
 @pytest.mark.sandbox

@@ -8,7 +8,7 @@ not UTF-8.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import isfinite
@@ -38,10 +38,8 @@ def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool
     mine, theirs = _text(output.decode("utf-8", _ERRORS)), _text(expected)
     if settings.comparison == "strip" or mine == theirs:
         return mine == theirs
-    if settings.comparison == "lines":
-        return _lines_match(mine, theirs, _equal_tokens)
-    absolute, relative = settings.float_absolute, settings.float_relative
-    return _lines_match(mine, theirs, partial(_close_tokens, absolute=absolute, relative=relative))
+    close = partial(_close_tokens, absolute=settings.float_absolute, relative=settings.float_relative)
+    return _lines_match(mine, theirs, close if settings.comparison == "float" else _equal_tokens)
 
 
 def _text(text: str) -> str:
@@ -65,14 +63,12 @@ def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
     escapes = theirs.count("\\u")  # each may be one of these characters
     if any(mine.count(character) > theirs.count(character) + escapes for character in "[{,:"):
         return False
+    close = partial(_close_numbers, absolute=settings.float_absolute, relative=settings.float_relative)
     try:
         left, right = _JSON.decode(mine), _JSON.decode(theirs)
     except (ValueError, RecursionError):
         return False
-    if settings.comparison != "float":
-        return _same_values(left, right, _equal_numbers)
-    absolute, relative = settings.float_absolute, settings.float_relative
-    return _same_values(left, right, partial(_close_numbers, absolute=absolute, relative=relative))
+    return _same_values(left, right, close if settings.comparison == "float" else _equal_numbers)
 
 
 def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], bool]) -> bool:
@@ -137,22 +133,18 @@ _JSON = json.JSONDecoder(parse_int=_integer)
 
 def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
     """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
-    # An explicit stack, because values may be nested as deeply as Python's own recursion limit allows.
-    unfinished: list[Iterator[tuple[Any, Any]]] = [iter([(output, expected)])]
-    while unfinished:
-        pair = next(unfinished[-1], None)
-        if pair is None:
-            unfinished.pop()
-            continue
-        mine, theirs = pair
+    # A list of pairs, because values may be nested as deeply as Python's own recursion limit allows.
+    pairs: list[tuple[Any, Any]] = [(output, expected)]
+    while pairs:
+        mine, theirs = pairs.pop()
         if isinstance(mine, list) and isinstance(theirs, list):
             if len(mine) != len(theirs):
                 return False
-            unfinished.append(zip(mine, theirs, strict=True))
+            pairs += zip(mine, theirs, strict=True)
         elif isinstance(mine, dict) and isinstance(theirs, dict):
             if mine.keys() != theirs.keys():
                 return False
-            unfinished.append(iter([(mine[key], theirs[key]) for key in theirs]))
+            pairs += [(mine[key], theirs[key]) for key in theirs]
         elif isinstance(mine, _Number) and isinstance(theirs, _Number):
             if not numbers_match(mine, theirs):
                 return False

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, Self
 
 from cobalt.judge.asserting import check_suite, checker_program, decided
 from cobalt.judge.grading import grade
+from cobalt.judge.prelude import around_program
 from cobalt.judge.progress import Progress
 from cobalt.judge.sandbox.cgroups import CgroupParent, find_parent
 from cobalt.judge.sandbox.isolation import check_paths
@@ -141,24 +142,12 @@ class LocalJudge:
             How the execution ended, or the compiler's message if the program does not compile.
 
         Raises:
-            InfrastructureError: the judge failed at every attempt.
+            InfrastructureError: the judge failed.
         """
-        execution: Execution | str = await retrying(ATTEMPTS, first_pause=0.2, longest_pause=5.0)(
-            self._execute, code.encode("utf-8", "surrogatepass"), stdin.encode("utf-8", "surrogatepass")
-        )
-        return execution
-
-    async def _execute(self, source: bytes, stdin: bytes) -> Execution | str:
-        async with self._borrowed() as sandbox:
-            try:
-                failure = await sandbox.open_program(source, self.settings)
-                ended = await sandbox.run(stdin) if failure is None else failure
-                if sandbox.healthy:
-                    await sandbox.close_program()
-            except BaseException:
-                sandbox.healthy = False  # its compiler still holds the program
-                raise
-        return ended
+        alone = around_program(TestSuite((), (), prelude=""), self.settings)
+        source = code.encode("utf-8", "surrogatepass")
+        async with self._borrowed() as sandbox, sandbox.program(source, self.settings, alone) as failure:
+            return failure or await sandbox.run(stdin.encode("utf-8", "surrogatepass"))
 
     async def _help(self, progress: Progress) -> InfrastructureError | None:
         """Run tests of a program in an idle sandbox, if there is one that no program waits for."""
@@ -206,12 +195,8 @@ class LocalJudge:
         return sandbox
 
     async def _started(self) -> Sandbox:
-        sandbox: Sandbox = await retrying(5, first_pause=0.2, longest_pause=5.0)(self._start)
-        return sandbox
-
-    async def _start(self) -> Sandbox:
         sandbox = Sandbox(self.settings, self._parent)
-        await sandbox.start()
+        await retrying(5, first_pause=0.2, longest_pause=5.0)(sandbox.start)
         return sandbox
 
 
@@ -238,28 +223,21 @@ async def _attempt(progress: Progress, sandbox: Sandbox) -> InfrastructureError 
     if index is None:
         return None
     try:
-        failure = await sandbox.open_program(progress.source, progress.settings, progress.around)
-        if failure is not None:
-            progress.fail_all(failure)
-            index = None
-        while index is not None:
-            run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
-            facts = (run, progress.suite, index, progress.settings)
-            large = len(run.stdout) + len(progress.suite.outputs[index]) > LARGE_OUTPUT
-            graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
-            if progress.suite.asserts:
-                graded = progress.keep_values(index, graded, run.stdout)
-            progress.settle(index, graded, run)
-            index = progress.take() if sandbox.healthy else None
-        if sandbox.healthy:
-            await sandbox.close_program()
+        async with sandbox.program(progress.source, progress.settings, progress.around) as failure:
+            if failure:
+                progress.fail_all(failure)
+                index = None
+            while index is not None:
+                run = await sandbox.run(progress.suite.inputs[index].encode("utf-8", "surrogatepass"))
+                facts = (run, progress.suite, index, progress.settings)
+                large = len(run.stdout) + len(progress.suite.outputs[index]) > LARGE_OUTPUT
+                graded = await asyncio.to_thread(grade, *facts) if large else grade(*facts)
+                if progress.suite.asserts:
+                    graded = progress.keep_values(index, graded, run.stdout)
+                progress.settle(index, graded, run)
+                index = progress.take() if sandbox.healthy else None
     except InfrastructureError as error:
         if index is not None:
             progress.give_back(index)
         return error
-    except UserError:
-        raise
-    except BaseException:
-        sandbox.healthy = False  # its compiler still holds the program
-        raise
     return None

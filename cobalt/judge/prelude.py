@@ -1,10 +1,12 @@
-"""What graders of public data sets give to programs: the imports, and a higher limit on recursion.
+"""What goes around a program: code before and after it, and the names that graders of public data sets give.
 
-The graders of LiveCodeBench, APPS and TACO put such lines before each program, so that many recorded programs use
-`math` or `List` without an import. The paper's judge has none (`JudgeSettings.prelude`). The imports run only for a
-program that may need them, because in each test of a program they cost more than the test.
+The graders of LiveCodeBench, APPS and TACO put imports and a higher limit on recursion before each program, so that
+many recorded programs use `math` or `List` without an import. The paper's judge has none (`JudgeSettings.prelude`).
 """
 
+from typing import Any
+
+from cobalt.judge.calling import call_driver_of
 from cobalt.judge.settings import JudgeSettings
 from cobalt.problems.problem import TestSuite
 
@@ -18,28 +20,32 @@ _MODULES = (
     "itertools", "json", "math", "operator", "os", "random", "re", "statistics", "string", "sys", "time", "typing",
 )  # fmt: skip
 RECURSION_LIMIT = 50_000  # LiveCodeBench's
-GRADERS = (
+_IMPORTS = (
     "".join(f"from {name} import *\n" for name in _STAR)
     + "".join(f"import {name}\n" for name in _MODULES)
     + "from time import sleep\n"
-    + f"__import__('sys').setrecursionlimit({RECURSION_LIMIT})\n"
 )
+_RECURSION = f"__import__('sys').setrecursionlimit({RECURSION_LIMIT})\n"
+GRADERS = _IMPORTS + _RECURSION
 """The lines as a suite's `prelude`."""
 
 
-# The same for the judge: the names are added to those that are built in, so that a program's own always come first.
-_NAMES = (
-    "def _judge_names():\n    import builtins\n    names = {}\n"
-    f"    exec({GRADERS.partition('__import__')[0]!r}, names)\n"
-    "    for name, value in names.items(): builtins.__dict__.setdefault(name, value)\n"
-    "_judge_names()\ndel _judge_names\n"
-)
-_RECURSION = GRADERS[GRADERS.index("__import__") :]
+def around_program(suite: TestSuite, settings: JudgeSettings) -> dict[str, Any]:
+    """What goes around the programs of a suite, as the sandbox takes it.
 
-
-def prelude_of(suite: TestSuite, settings: JudgeSettings) -> tuple[str, str]:
-    """What runs before a program of a suite that may use a name without having defined it, and before every program."""
-    if suite.prelude == GRADERS or (suite.prelude is None and settings.prelude == "graders"):
-        # The scripts of assertions use names, too.
-        return ("", _NAMES + _RECURSION) if suite.asserts else (_NAMES, _RECURSION)
-    return "", suite.prelude or ""
+    That is `imports`, whose names are added to the built-in ones, so that a program's own come first; the code that
+    runs `before` and `after` it in its namespace; `module`, its `__name__`; and what its compilation and its standard
+    input depend on.
+    """
+    graders = suite.prelude == GRADERS or (suite.prelude is None and settings.prelude == "graders")
+    return {
+        "imports": _IMPORTS if graders else "",
+        "before": _RECURSION if graders else suite.prelude or "",
+        "after": call_driver_of(suite.fn_name, suite.asserts),
+        # Where a function is called, the program's own main block does not run, as in the graders.
+        "module": "__main__" if suite.fn_name is None else "main",
+        "top_level_return": suite.top_level_return or settings.allow_top_level_return,
+        "syntax_warnings": settings.syntax_warnings,
+        # A driver reads the input again from its start.
+        "stdin_pipe": settings.stdin == "pipe" and suite.fn_name is None,
+    }

@@ -4,11 +4,10 @@ import heapq
 from dataclasses import replace
 
 from cobalt.judge.asserting import returned_values
-from cobalt.judge.calling import call_driver_of
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
 from cobalt.judge.grading import compile_error
-from cobalt.judge.prelude import prelude_of
-from cobalt.judge.sandbox.sandbox import Around, Execution
+from cobalt.judge.prelude import around_program
+from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
@@ -34,13 +33,7 @@ class Progress:
         # A suite whose converter knows how its data set compares says so; for the others it is the judge's setting.
         compared = {} if suite.comparison is None else {"comparison": suite.comparison}
         self.settings = settings.model_copy(update=compared)
-        self.around = Around(
-            *prelude_of(suite, self.settings),
-            call_driver_of(suite.fn_name, suite.asserts),
-            # Where a function is called, the program's own main block does not run, as in the graders.
-            "__main__" if suite.fn_name is None else "main",
-            suite.top_level_return,
-        )
+        self.around = around_program(suite, self.settings)
         self._stop = stop
         self._waiting = list(range(len(suite) - 1, -1, -1))
         # Of each finished test also the seconds in which it was idle.

@@ -25,19 +25,13 @@ class UrlJudge:
     Args:
         urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`.
         token: The app's token, where one is set.
-        attempts: How many times a program is sent before its infrastructure failure is raised.
-        longest_wait: Longest pause between two attempts, in seconds.
 
     Raises:
         UserError: a URL is not one.
     """
 
-    def __init__(
-        self, urls: Sequence[str], token: str | None = None, *, attempts: int = 8, longest_wait: float = 20.0
-    ) -> None:
-        self._servers = Servers(
-            urls, token, name="the judge", start_advice=START_ADVICE, attempts=attempts, longest_wait=longest_wait
-        )
+    def __init__(self, urls: Sequence[str], token: str | None = None) -> None:
+        self._servers = Servers(urls, token, name="the judge", start_advice=START_ADVICE)
         self._known: dict[str, set[bytes]] = {url: set() for url in self._servers.urls}
         self._digest = lru_cache(_SUITES)(_digest)
 

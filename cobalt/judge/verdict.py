@@ -1,7 +1,7 @@
 """Verdicts and results: the kind and the costs of each test, and the result of a whole suite."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -54,10 +54,6 @@ class Verdict:
     wall_seconds: Seconds = 0.0
     exit_status: StrictInt | None = None
     peak_memory_bytes: StrictInt | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """The verdict as JSON-able values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {"kind": self.kind.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +119,7 @@ class ExecResult:
 
     def to_record(self) -> dict[str, Any]:
         """The result as JSON-able values; `passing` and `feedback` are as in the authors' files, the rest is added."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"verdicts": [verdict.to_record() for verdict in self.verdicts]}
+        return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "ExecResult":

@@ -33,14 +33,6 @@ FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 _MESSAGE_END = 4096
 _MOST_WARNINGS = 100  # lines of a compiler's warnings that are kept
 
-# Names of the graders that programs may define after they have used them, as in `gcd = gcd(a, b)`.
-_LIKELY = frozenset((
-    "accumulate", "bisect", "bisect_left", "bisect_right", "cache", "ceil", "chain", "combinations", "comb", "copy",
-    "Counter", "deepcopy", "defaultdict", "deque", "factorial", "floor", "gcd", "groupby", "heapify", "heappop",
-    "heappush", "inf", "insort", "isqrt", "lcm", "log2", "lru_cache", "math", "nan", "nlargest", "nsmallest",
-    "OrderedDict", "perm", "permutations", "pi", "prod", "product", "reduce", "sqrt", "zip_longest",
-))  # fmt: skip
-
 _BUILT_IN = frozenset(dir(builtins))
 
 _paper_guard: Any = None
@@ -86,37 +78,12 @@ def compile_text(text: str, file_name: str) -> list[CodeType]:
     return [compile(text, file_name, "exec", dont_inherit=True)] if text else []
 
 
-def may_lack_names(text: str) -> bool:
-    """Whether a program that compiles may use a name of the graders without having defined it by then.
-
-    That is a name that it defines nowhere and that is not built in, names of `from ... import *` included; or one of
-    `_LIKELY` that it defines otherwise than by an import; or any name, in code that it makes while it runs.
-    """
-    import _symtable as symtable  # type: ignore[import-not-found]
-
-    used, bound = set(), {"__doc__", "__file__", "__name__", *dir(builtins)}
-    stderr, sys.stderr = sys.stderr, None  # the parser warns once more
-    try:
-        top = symtable.symtable(text, FILE_NAME, "exec")
-    except FAILURES:
-        return True
-    finally:
-        sys.stderr = stderr
-    tables = [top]
-    while tables:
-        table = tables.pop()
-        tables += table.children
-        for name, flags in table.symbols.items():
-            scope = flags >> symtable.SCOPE_OFF & symtable.SCOPE_MASK
-            outside = table is top or scope in (symtable.GLOBAL_IMPLICIT, symtable.GLOBAL_EXPLICIT)
-            late = flags & symtable.USE and flags & symtable.DEF_BOUND and not flags & symtable.DEF_IMPORT
-            if name in _LIKELY and late and (outside or table.type == symtable.TYPE_CLASS):
-                return True
-            if outside and flags & symtable.DEF_BOUND:
-                bound.add(name)
-            elif outside and flags & symtable.USE:
-                used.add(name)
-    return not used <= bound or bool(used & {"eval", "exec"})
+def give_names(imports: str) -> None:
+    """Add what these lines import to the built-in names, so that a program's own names come first."""
+    names: dict[str, Any] = {}
+    exec(imports, names)
+    for name, value in names.items():
+        builtins.__dict__.setdefault(name, value)
 
 
 def text_of(source: bytes) -> str:

@@ -80,9 +80,4 @@ def _judge_script(name: "str") -> "None":
         calling = False
         _judge_answer(json.dumps(values) + "\n")
     except builtins.BaseException as error:  # noqa: BLE001 - this is the program's end
-        trace: Any = error.__traceback__ if calling else None
-        # The program's frames follow those of the driver and of the script.
-        drivers = (_judge_script.__code__, _judge_function.__code__)
-        while trace is not None and (trace.tb_frame.f_code in drivers or trace.tb_frame.f_code.co_filename == "<test>"):
-            trace = trace.tb_next
-        _judge_fail(error, trace)
+        _judge_fail(error, calling)

@@ -6,7 +6,6 @@ the filter; `linux.install_filter` installs it.
 """
 
 import errno
-import os
 import struct
 
 # A call's numbers on x86_64 and aarch64; None: the architecture has no such call. tests/test_syscall_filter.py compares
@@ -112,17 +111,12 @@ _SUCCESS = 0  # as an error: the call returns 0, and does nothing
 _Code = list[tuple[int, int, int, int]]
 
 
-def filter_program(*, pipes: bool = True) -> bytes | None:
-    """The filter as an array of `struct sock_filter`; None if this machine's call numbers are not in the tables.
+def filter_program(machine: str, *, pipes: bool = True) -> bytes:
+    """The filter for one of `ARCHITECTURES` as an array of `struct sock_filter`.
 
     Without `pipes`, each call that makes a pipe is reported to the listener.
     """
-    machine = os.uname().machine
-    return filter_program_for(ARCHITECTURES.index(machine), pipes=pipes) if machine in ARCHITECTURES else None
-
-
-def filter_program_for(column: int, *, pipes: bool = True) -> bytes:
-    """The filter for the architecture in a column of the tables; see `filter_program`."""
+    column = ARCHITECTURES.index(machine)
     first, end = UNKNOWN_NUMBERS[column]
     code = [
         _load(_ARCHITECTURE),

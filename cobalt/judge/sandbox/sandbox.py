@@ -13,8 +13,9 @@ import signal
 import socket
 import struct
 import tempfile
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from cobalt.judge.inside.nesting import AGAIN, FIRST_TIME
 from cobalt.judge.sandbox import isolation
@@ -29,30 +30,11 @@ START_SECONDS = 60.0
 # A sandbox that is silent for so many wall limits and a minute is broken: a starved test ends after twenty.
 SILENT_LIMITS = 25
 _LARGE_INPUT = 4 << 20
-_COPIED = 1 << 16
 _ENDING_SECONDS = 5.0
 
 _HEADER = struct.Struct("!cII")
+_LIMITS = ("cpu_seconds", "wall_limit", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files")
 _MARSHAL_VERSION = 2  # every Python that programs may run under reads this version
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What a suite adds to a program.
-
-    Attributes:
-        names: Python code that runs before the program, in its namespace, if it may use a name that it has not defined.
-        prelude: Python code that runs after that and before the program.
-        driver: Python code that runs after it, and calls its function.
-        module: The program's `__name__`.
-        top_level_return: Let the program return outside a function, whatever the settings say.
-    """
-
-    names: str = ""
-    prelude: str = ""
-    driver: str = ""
-    module: str = "__main__"
-    top_level_return: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +83,8 @@ class Sandbox:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._messages = -1
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._messages = -1  # a file in memory with what bubblewrap says
+        self._held = contextlib.ExitStack()  # descriptors, the cgroup, and the folder of a sandbox without isolation
         self._closing = asyncio.Lock()
         self.healthy = False
 
@@ -115,9 +97,12 @@ class Sandbox:
         """
         ours, theirs = socket.socketpair()
         self._messages = os.memfd_create("messages")
+        self._held.callback(os.close, self._messages)
         try:
             if self._parent is not None:
                 self._cgroup = SandboxCgroup(self._parent)
+                self._kills = 0
+                self._held.callback(self._cgroup.remove)
             async with asyncio.timeout(START_SECONDS):
                 with theirs:  # closed after that, so that the other end's death is seen as the end of the stream
                     await (self._spawn_bare(theirs) if self._settings.unsafe else self._spawn(theirs))
@@ -137,36 +122,47 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox did not start: {said or error or type(error).__name__}") from error
         self.healthy = True
 
-    async def open_program(self, source: bytes, limits: JudgeSettings, around: Around | None = None) -> str | None:
-        """Send a program, with its limits and what its suite adds; returns the message if it does not compile.
+    @contextlib.asynccontextmanager
+    async def program(self, source: bytes, limits: JudgeSettings, around: dict[str, Any]) -> AsyncIterator[str]:
+        """Send a program, with its limits and what goes around it (`cobalt.judge.prelude`).
+
+        Yields the compiler's message; "" if the program compiles.
 
         Raises:
             UserError: the code that the suite puts before the program does not compile.
             InfrastructureError: the sandbox broke.
         """
         self._limits = limits
-        if self._cgroup is not None:
-            self._cgroup.raise_to(limits.memory_bytes, limits.processes)
-        await self._send(b"P", _facts_of(limits, around or Around()), source)
+        try:
+            if self._cgroup is not None:
+                self._cgroup.raise_to(limits.memory_bytes, limits.processes)
+            yield await self._open_program(source, {name: getattr(limits, name) for name in _LIMITS} | around)
+            if self.healthy:
+                await self._send(b"E")
+        except UserError:
+            raise
+        except BaseException:
+            self.healthy = False  # its compiler still holds the program
+            raise
+
+    async def _open_program(self, source: bytes, facts: dict[str, Any]) -> str:
+        await self._send(b"P", facts, source)
         kind, facts, _ = await self._reply()
         if kind == b"C":
             if self._cgroup is not None:  # nothing of the previous program is left that exceeds the lower limits
-                self.healthy = False
-                self._cgroup.limit(limits.memory_bytes, limits.processes)
-                self.healthy = True
+                self._cgroup.limit(self._limits.memory_bytes, self._limits.processes)
             if facts["of_the_suite"]:
-                await self.close_program()
+                await self._send(b"E")
                 raise UserError(f"the prelude of a test suite does not compile: {last_line(facts['failure'])}")
-            return cast("str | None", facts["failure"])
+            return str(facts["failure"])
         # SIGKILL means that the machine is out of memory, unless the sandbox reached the limit of its own cgroup.
         # Other signals mean that the compiler ended by itself. In each case the zygote waits for the next program.
         if kind == b"X" and (self._ran_out_of_memory() or facts["status"] != -signal.SIGKILL):
             return "The program could not be compiled within the limits on time and memory."
-        self.healthy = False
         raise InfrastructureError(f"a sandbox broke while it compiled: {facts}")
 
     async def run(self, stdin: bytes) -> Execution:
-        """Run the opened program once on one input.
+        """Run the program once on one input, within `program`.
 
         Raises:
             InfrastructureError: the sandbox broke.
@@ -178,35 +174,25 @@ class Sandbox:
             await self._send(b"T", None, stdin)
             kind, facts, data = await self._reply()
             if kind != b"D":
-                self.healthy = False
                 raise InfrastructureError(f"a sandbox broke during a test: {facts}")
         except InfrastructureError:
+            self.healthy = False
             if self._ran_out_of_memory():  # the kernel killed the sandbox's own processes
                 return Execution("memory", -signal.SIGKILL, 0.0, 0.0, self._limits.memory_bytes, 0, b"", b"")
             raise
         ran_out_of_memory = self._ran_out_of_memory()
-        split = facts["output"]
-        if not facts["ready"]:
-            self.healthy = False
-            raise InfrastructureError(f"a sandbox could not isolate a test: {data[split:][:500]!r}")
-        killed = facts["end"] == "exit" and facts["status"] == -signal.SIGKILL
-        by_its_own_limit = facts["own_limit"] or facts["cpu"] > self._limits.cpu_seconds
-        if killed and not by_its_own_limit and not ran_out_of_memory:
+        ready, own_limit, split = (facts.pop(name) for name in ("ready", "own_limit", "output"))
+        run = Execution(**facts, stdout=data[:split], stderr=data[split:])
+        if ready != 1:
+            raise InfrastructureError(f"a sandbox could not isolate a test: {run.stderr[:500]!r}")
+        if ran_out_of_memory:
+            # This comes first: a program that waits for a process killed by the kernel reaches another limit later.
+            return replace(run, end="memory")
+        killed = run.end == "exit" and run.status == -signal.SIGKILL
+        if killed and not own_limit and run.cpu_seconds <= self._limits.cpu_seconds:
             # The first process of a PID namespace cannot be killed from inside it, and forged signals are refused.
-            self.healthy = False  # its compiler still holds the program
             raise InfrastructureError("a test was killed from outside its sandbox; the machine may be out of memory")
-        return Execution(
-            # Memory comes first: a program that waits for a process killed by the kernel reaches another limit later.
-            "memory" if ran_out_of_memory else facts["end"],
-            facts["status"],
-            facts["cpu"],
-            facts["wall"],
-            facts["peak"],
-            facts["size"],
-            data[:split],
-            data[split:],
-            facts["idle"],
-        )
+        return run
 
     def _ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed a process at the limit of this sandbox's cgroup since the last call."""
@@ -214,10 +200,6 @@ class Sandbox:
             return False
         before, self._kills = self._kills, self._cgroup.kills()
         return self._kills > before
-
-    async def close_program(self) -> None:
-        """Forget the opened program; raises InfrastructureError if the sandbox broke."""
-        await self._send(b"E", None, b"")
 
     async def close(self) -> None:
         """End the sandbox and everything in it; safe at any time, more than once, and from several tasks."""
@@ -239,17 +221,9 @@ class Sandbox:
             end = select.poll()
             end.register(self._first, select.POLLIN)
             await asyncio.to_thread(end.poll, 1000 * _ENDING_SECONDS)
-            os.close(self._first)
             self._first = -1
-        if self._cgroup is not None:
-            self._cgroup.remove()
-            self._cgroup = None
-        if self._messages >= 0:
-            os.close(self._messages)
-            self._messages = -1
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._held.close()
+        self._cgroup = None
 
     async def _spawn(self, theirs: socket.socket) -> None:
         settings = self._settings
@@ -268,6 +242,7 @@ class Sandbox:
             info_theirs = -1
             pid = (await asyncio.to_thread(_read_object, info_ours))["child-pid"]
             self._first = os.pidfd_open(pid)
+            self._held.callback(os.close, self._first)
             if self._cgroup is not None:
                 self._cgroup.limit(settings.memory_bytes, settings.processes)
                 self._cgroup.add(pid)
@@ -279,10 +254,10 @@ class Sandbox:
                     os.close(descriptor)
 
     async def _spawn_bare(self, theirs: socket.socket) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="unsafe-judge-")
+        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="unsafe-judge-"))
         command = self._start_command(str(self._settings.interpreter), str(isolation.INSIDE / "start.py"), theirs)
         command += ["uid=0", f"packages={self._settings.site_packages or ''}"]
-        await self._execute(command, (theirs.fileno(),), self._folder.name)
+        await self._execute(command, (theirs.fileno(),), folder)
 
     def _start_command(self, interpreter: str, script: str, theirs: socket.socket) -> list[str]:
         """The zygote's command, without the options that depend on the isolation."""
@@ -318,16 +293,12 @@ class Sandbox:
         finally:  # a cancelled start waits for the process, because asyncio would end it without its children
             self._process = await starting
 
-    async def _send(self, kind: bytes, facts: dict[str, Any] | None, data: bytes) -> None:
+    async def _send(self, kind: bytes, facts: dict[str, Any] | None = None, data: bytes = b"") -> None:
         if self._writer is None:
             raise InfrastructureError("the sandbox is closed")
         head = marshal.dumps(facts, _MARSHAL_VERSION) if facts is not None else b""
-        begin = _HEADER.pack(kind, len(head), len(data)) + head
-        # A frame in two writes would wake the sandbox twice; a large input is not copied to spare it that.
-        together = len(data) <= _COPIED
-        self._writer.write(begin + data if together else begin)
-        if not together:
-            self._writer.write(data)
+        # One write: two would wake the sandbox twice.
+        self._writer.write(_HEADER.pack(kind, len(head), len(data)) + head + data)
         healthy, self.healthy = self.healthy, False  # unhealthy until the whole frame is sent
         try:
             await self._writer.drain()
@@ -350,21 +321,6 @@ class Sandbox:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
         self.healthy = healthy
         return kind, facts, contents
-
-
-def _facts_of(settings: JudgeSettings, around: Around) -> dict[str, Any]:
-    """A program's limits and what its suite adds, for the sandbox."""
-    names = ("cpu_seconds", "memory_bytes", "output_bytes", "file_bytes", "processes", "open_files", "syntax_warnings")
-    return {name: getattr(settings, name) for name in names} | {
-        "wall_seconds": settings.wall_limit,
-        "imports": around.names,
-        "before": around.prelude,
-        "after": around.driver,
-        "module": around.module,
-        "top_level_return": around.top_level_return or settings.allow_top_level_return,
-        # A driver reads the input again from its start.
-        "stdin_pipe": settings.stdin == "pipe" and not around.driver,
-    }
 
 
 def _read_object(descriptor: int) -> Any:
