@@ -127,7 +127,7 @@ def test_reports_and_the_viewer_read_the_result_like_any_other_and_not_one_that_
         folder = tmp_path / name
         folder.mkdir()
         write_lines(folder / "single_turn.jsonl", [single(0, passing), single(1, passing)])
-        with pytest.raises(UserError, match=r"eval_single_turn\.py"):
+        with pytest.raises(UserError, match=r"evaluation\.jsonl"):
             read_run(name, folder)
         generation = {"stage": "single_turn", "generation": {"temperature": 0.6}, "engine": {"model": name}}
         (folder / "single.run.json").write_text(json.dumps({"arguments": generation, "inputs": {}}))

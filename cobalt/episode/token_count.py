@@ -96,8 +96,21 @@ class PromptTokenCounter:
         return [len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def count_responses(self, responses: Sequence[str]) -> list[int]:
-        """The number of tokens of each response as the model would write it, with the token that marks its end."""
+        """The number of tokens of each response as the model would write it, with the token that marks its end.
+
+        Raises:
+            UserError: as for `check_end`.
+        """
+        self.check_end()
         return [tokens + 1 for tokens in self._count_texts(responses)] if responses else []
+
+    def check_end(self) -> None:
+        """Raise UserError if the tokenizer has no token that marks the end of a text."""
+        if self.tokenizer.eos_token_id is None:
+            raise UserError(
+                f"the tokenizer of {self.model_name} has no eos_token, so the policy could not learn to end a response:"
+                " give another model, or set eos_token in a copy of its tokenizer_config.json"
+            )
 
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.

@@ -71,7 +71,7 @@ class GroupWriter:
         """Load what measures lengths, if there is a limit; `source` names the data set in the groups.
 
         Raises:
-            UserError: there is no such policy, or its tokenizer has no chat template.
+            UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
         """
         self.problems, self.programs = Tally(by_id=True), Tally(by_id=True)
         self.groups: Counter[str] = Counter()
@@ -79,6 +79,7 @@ class GroupWriter:
         self._counter: PromptTokenCounter | None = None
         if settings.model_name is not None:
             self._counter = PromptTokenCounter(settings.model_name, template_arguments(settings.chat_template_thinking))
+            self._counter.check_end()
 
     def arguments(self, stage: str, prompts: Mapping[str, str] | str) -> dict[str, Any]:
         """What decides the groups, for the manifests; `prompts` are digests, or where the prompts are from."""
