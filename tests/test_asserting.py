@@ -257,3 +257,9 @@ def test_feedback_has_the_programs_frames_alone(bench, body):
     assert kinds == [CRASHED]
     assert_no_frame_of_the_driver(text.partition("Stderr:")[2], code)
     assert "<test>" not in text
+
+
+@pytest.mark.sandbox
+def test_the_papers_guard_leaves_assertions_as_they_are(bench):
+    assert judge(bench, "def f(x): return x, x + 1", TEST, paper_guard=True)[0] == [PASSED]
+    assert judge(bench, "def f(x): return x", TEST, paper_guard=True)[0] == [WRONG]

@@ -92,3 +92,8 @@ def test_isolation_is_examined_without_the_guard():
         return [finding async for finding in examine(JudgeSettings(paper_guard=True)) if not finding.holds]
 
     assert asyncio.run(failed()) == []
+
+
+def test_the_guard_is_off_by_default_and_part_of_what_decides_a_verdict():
+    assert JudgeSettings().decisive()["paper_guard"] is False
+    assert JudgeSettings(paper_guard=True).decisive()["paper_guard"] is True

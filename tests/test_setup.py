@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def checkout(tmp_path):
     return root
 
 
-def set_up(root, *arguments, cwd=None, driver=None, **environment):
+def set_up(root, *arguments, cwd=None, driver=None, path=None, **environment):
     programs = root.parent / "bin"
     if driver is not None:
         executable(
@@ -50,7 +51,7 @@ def set_up(root, *arguments, cwd=None, driver=None, **environment):
     without_cc = {name: value for name, value in os.environ.items() if name != "CC"}
     return subprocess.run(
         ["bash", str(root / "scripts" / "setup.sh"), *map(str, arguments)], cwd=cwd or root,
-        env=without_cc | {"PATH": f"{programs}:{os.environ['PATH']}"} | environment, capture_output=True,
+        env=without_cc | {"PATH": path or f"{programs}:{os.environ['PATH']}"} | environment, capture_output=True,
         text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -289,6 +290,20 @@ def test_none_stays_none_until_a_wheel_is_named_and_one_that_is_there_is_kept(re
 
 
 # --- the compiler of kernels
+
+NEEDED = "bash basename cat cut dirname env grep head mktemp nproc rm sed sha256sum tail uname wc"
+"""Programs that set-up runs before it installs anything."""
+
+
+def test_a_machine_without_a_compiler_is_refused_for_gpus_alone(checkout):
+    programs = checkout.parent / "few"
+    programs.mkdir()
+    for name in NEEDED.split():
+        (programs / name).symlink_to(shutil.which(name))
+    (programs / "python3.11").symlink_to(Path(sys.executable).resolve())
+    refused = set_up(checkout, "--profile", "gpu", "--dry_run", path=str(programs))
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1) and "gcc" in refused.stderr
+    assert would_install(set_up(checkout, "--profile", "cpu", "--dry_run", path=str(programs))) == "cpu"
 
 
 @pytest.mark.parametrize(
