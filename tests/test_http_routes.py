@@ -62,7 +62,15 @@ def each(name: str, *values: str) -> list[list[tuple[str, str]]]:
     return [[(name, value)] for value in values]
 
 
-PROXY = ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host", "X-Forwarded-Proto", "CF-Connecting-IP"]
+PROXY = [
+    "X-Forwarded-For",
+    "Forwarded",
+    "X-Real-IP",
+    "Via",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "CF-Connecting-IP",
+]
 OF_THIS_MACHINE = ["localhost", "LocalHost.:8000", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000", "[::ffff:127.0.0.1]"]
 OF_OTHERS = ["evil.example", "evil.example:8000", "localhost.evil.example", "", "127.0.0.1.evil.example"]
 OF_OTHERS += ["evil.example@localhost", "192.0.2.1:8000", "[2001:db8::1]"]
