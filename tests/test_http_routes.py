@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import json
-import socket
-import subprocess
-import sys
+import time
+import tracemalloc
 
 import httpx
 import pytest
@@ -13,10 +12,9 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT
 
 from cobalt.judge import ExecResult, Verdict, VerdictKind
-from cobalt.judge.wire import JudgeRequest
+from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -27,22 +25,21 @@ OPEN = Guard(None, 1000, "X_TOKEN")
 LOCKED = Guard(TOKEN, 1000, "X_TOKEN")
 
 
-def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1) -> Request:
-    """A request as Serve hands it to an app."""
+def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1, ends: bool = True) -> Request:
+    """A request as Serve hands it to an app; its body may never end."""
     step = max(1, -(-len(body) // pieces))
     parts = [body[start : start + step] for start in range(0, len(body), step)] or [b""]
 
     async def receive():
-        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+        await asyncio.sleep(0)
+        if not parts:
+            await asyncio.Event().wait()
+        part = parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts) or not ends}
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/",
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
-        "client": (client, 4711) if client else None,
-    }
-    return Request(scope, receive)
+    named = [(name.lower().encode(), value.encode()) for name, value in headers]
+    sender = (client, 4711) if client else None
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": named, "client": sender}, receive)
 
 
 async def _read(guard: Guard, asked: Request) -> object:
@@ -58,29 +55,19 @@ def status(guard: Guard, asked: Request) -> int:
     return 200
 
 
-def each(name: str, *values: str) -> list[list[tuple[str, str]]]:
-    return [[(name, value)] for value in values]
-
-
-PROXY = [
-    "X-Forwarded-For",
-    "Forwarded",
-    "X-Real-IP",
-    "Via",
-    "X-Forwarded-Host",
-    "X-Forwarded-Proto",
-    "CF-Connecting-IP",
-]
+PROXY = ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host", "X-Forwarded-Proto"]
+PROXY += ["X-Client-IP", "True-Client-IP", "CF-Connecting-IP"]
 OF_THIS_MACHINE = ["localhost", "LocalHost.:8000", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000", "[::ffff:127.0.0.1]"]
 OF_OTHERS = ["evil.example", "evil.example:8000", "localhost.evil.example", "", "127.0.0.1.evil.example"]
 OF_OTHERS += ["evil.example@localhost", "192.0.2.1:8000", "[2001:db8::1]"]
-PAGE = [*each("Origin", "http://example.org", "null"), *each("Sec-Fetch-Site", "cross-site", "same-origin")]
+PAGE = {"Origin": ("http://example.org", "null"), "Sec-Fetch-Site": ("cross-site", "same-origin")}
+WRONG = ("", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer \xff")
+# Status without a token, and of a guard with one to a request that sends it.
 SENT = [
-    *((200, 200, headers) for headers in each("Host", *OF_THIS_MACHINE)),
-    *((403, 200, headers) for headers in each("Host", *OF_OTHERS)),
-    *((403, 200, [("Host", "localhost"), *headers]) for headers in each("Host", *OF_OTHERS)),
-    *((403, 200, [(name, "127.0.0.1")]) for name in (*PROXY, "CF-Connecting-IP")),
-    *((403, 403, headers) for headers in PAGE),
+    *((200, 200, [("Host", name)]) for name in OF_THIS_MACHINE),
+    *((403, 200, [*first, ("Host", name)]) for first in ([], [("Host", "localhost")]) for name in OF_OTHERS),
+    *((403, 200, [(name, "127.0.0.1")]) for name in PROXY),
+    *((403, 403, [(name, value)]) for name, values in PAGE.items() for value in values),
 ]
 
 
@@ -96,43 +83,63 @@ CLIENTS = dict.fromkeys(("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"), 2
 CLIENTS |= dict.fromkeys(("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "testclient", ""), 403)
 
 
-def test_without_a_token_only_requests_from_this_machine_are_answered():
-    assert {client: status(OPEN, request(client=client)) for client in CLIENTS} == CLIENTS
+def test_only_this_machine_needs_no_token_and_where_one_is_set_everybody_does():
+    for client, expected in CLIENTS.items():
+        assert status(OPEN, request(client=client)) == expected, client
+        for value in (None, *WRONG, f"Bearer {TOKEN}", f"bearer {TOKEN}"):
+            sent = [] if value is None else [("Authorization", value)]
+            right = value is not None and value not in WRONG
+            assert status(LOCKED, request(headers=sent, client=client)) == (200 if right else 401), (client, value)
 
 
-def test_a_token_is_asked_for_where_one_is_set():
-    wrong = ("", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer \xff")
-    for client in ("127.0.0.1", "192.0.2.1"):
-        for headers in ([], *each("Authorization", *wrong)):
-            assert status(LOCKED, request(headers=headers, client=client)) == 401, headers
-        for headers in each("Authorization", f"Bearer {TOKEN}", f"bearer {TOKEN}"):
-            assert status(LOCKED, request(headers=headers, client=client)) == 200, headers
+LEVELS = [(b"[" * 100 + b"]" * 100, 200), (b"[" * 101 + b"]" * 101, 400), (b'{"a":' * 101 + b"0" + b"}" * 101, 400)]
+SURROGATES = [b'{"code": "\xed\xa0\x80"}', b'{"code": "\\ud800"}', b'{"files": {"\\udfff": ""}}', b'{"\\ud800": 1}']
+BODIES = [
+    # Values: at most 1000.
+    (b"[" + b"0," * 998 + b"0]", 200),
+    *((b"[" + unit * 1000 + b'""]', 422) for unit in (b"0,", b"[],", b"{},", b'"",')),
+    (b'"' * 10_000, 422),
+    (json.dumps('[{,"\\' * 500_000).encode(), 200),
+    (json.dumps(["1, 2, [3]" * 400_000]).encode(), 200),
+    (b"1." + b"0" * (3 << 20), 200),
+    *LEVELS,
+    *((unit * (4 << 20), 400) for unit in (b"]", b"[", b"\\")),
+    # Strict JSON in UTF-8.
+    *((body, 400) for body in (b"", b"{", b"\xff", b"\xef\xbb\xbf{}", b"1" * 60_000, *SURROGATES)),
+    *(('{"code": "print(1)"}'.encode(encoding), 400) for encoding in ("utf-16", "utf-16-le", "utf-32")),
+    # Bytes: at most 4 MiB.
+    (b'"' + b"x" * ((4 << 20) - 2) + b'"', 200),
+    (b'"' + b"x" * ((4 << 20) - 1) + b'"', 413),
+]
 
 
-@pytest.mark.parametrize("pieces", [1, 7])
-def test_a_body_of_bounded_size_is_read_whatever_length_it_declares(pieces):
-    fits, does_not = b'"' + b"x" * 998 + b'"', b'"' + b"x" * 999 + b'"'
-    assert status(OPEN, request(fits, pieces=pieces)) == 200
-    assert status(OPEN, request(does_not, pieces=pieces)) == 413
+@pytest.mark.parametrize(("body", "expected"), BODIES, ids=range(len(BODIES)))
+@pytest.mark.parametrize("pieces", [1, 100])
+def test_a_body_is_strict_json_of_bounded_size_values_and_depth_and_long_strings_are_not_refused(
+    body, expected, pieces
+):
+    bounded = Guard(None, 4 << 20, "X", max_values=1000)
+    assert status(bounded, request(body, pieces=pieces)) == expected
+
+
+def test_a_declared_length_is_no_reason_to_read_and_a_body_that_trickles_is_answered_in_time():
     assert status(OPEN, request(b"{}", headers=[("Content-Length", "9" * 30)])) == 413
+    assert status(Guard(None, 1000, "X", max_seconds=0.1), request(b"{", ends=False)) == 408
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text('[]{},:"\\\\ \nx', max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('",[\\\\', max_size=4), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('",[\\', max_size=4), inner, max_size=4),
     max_leaves=20,
 )
 
 
-def values(value: object) -> int:
-    """The number of values of a JSON value: itself and those in it."""
-    inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-    return 1 + sum(map(values, inner))
-
-
-def depth(value: object) -> int:
-    inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else None
-    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+def size(value: object) -> tuple[int, int]:
+    """The number of values of a JSON value, itself and those in it, and its depth."""
+    if not isinstance(value, list | dict):
+        return 1, 0
+    inner = [size(one) for one in (value.values() if isinstance(value, dict) else value)]
+    return 1 + sum(values for values, _ in inner), 1 + max((depth for _, depth in inner), default=0)
 
 
 def measured(text: bytes, most: int, levels: int, step: int) -> None:
@@ -145,43 +152,14 @@ def measured(text: bytes, most: int, levels: int, step: int) -> None:
 def test_values_and_levels_are_counted_whatever_the_pieces_and_the_strings(value, step):
     text = json.dumps(value, ensure_ascii=False).encode()
     empty = text.count(b"[]") + text.count(b"{}")  # counted with one value more than they have
-    most = values(value) + empty
-    measured(text, most, depth(value), step)
-    if depth(value) > 0:
+    values, depth = size(value)
+    measured(text, values + empty, depth, step)
+    if depth > 0:
         with pytest.raises(UserError):
-            measured(text, most, depth(value) - 1, step)
-    if not empty and values(value) > 1:
+            measured(text, values + empty, depth - 1, step)
+    if not empty and values > 1:
         with pytest.raises(TooManyValues):
-            measured(text, values(value) - 1, 100, step)
-
-
-BOUNDED = Guard(None, 4 << 20, "X", max_values=1000)
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b"[" + b"0," * 998 + b"0]", 200),
-        (b"[" + b"0," * 999 + b"0]", 422),
-        (b"[" + b"[]," * 1000 + b"0]", 422),
-        (b"[" + b"{}," * 1000 + b"0]", 422),
-        (b"[" + b'"",' * 1000 + b'""]', 422),
-        (b'"' * 10_000, 422),
-        (json.dumps('[{,"\\' * 500_000).encode(), 200),
-        (json.dumps(["1, 2, [3]" * 400_000]).encode(), 200),
-        (b"[" * 100 + b"]" * 100, 200),
-        (b"[" * 101 + b"]" * 101, 400),
-        (b'{"a":' * 101 + b"0" + b"}" * 101, 400),
-        (b"]" * (4 << 20), 400),
-        (b"[" * (4 << 20), 400),
-        (b"\\" * (4 << 20), 400),
-        (b"1." + b"0" * (3 << 20), 200),
-    ],
-    ids=range(15),
-)
-@pytest.mark.parametrize("pieces", [1, 100])
-def test_a_body_of_too_many_values_or_levels_is_refused_and_long_strings_are_not(body, expected, pieces):
-    assert status(BOUNDED, request(body, pieces=pieces)) == expected
+            measured(text, values - 1, 100, step)
 
 
 def test_a_suite_in_a_string_has_the_same_limits():
@@ -237,83 +215,44 @@ async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered()
         assert {one.status_code for one in answers} == {200, 400}
 
 
-SERVER = """
-import asyncio, resource, socket, sys, time
-import uvicorn
-from fastapi import Request
-from cobalt.serving.http_guard import Guard, guarded_api
-from cobalt.judge.wire import JudgeRequest, values_of
-guard = Guard(None, 64 << 20, "X", max_values=values_of(10_000), max_seconds=5)
-api = guarded_api()
-longest = 0.0
+async def judged_tests(body: bytes) -> tuple[int, float]:
+    """The tests in a judge's request, and the longest time for which the event loop did nothing else, in seconds."""
+    guard, longest = Guard(None, 64 << 20, "X", max_values=values_of(10_000)), 0.0
 
-@api.post("/")
-async def judge(request: Request):
-    async with guard.body(request) as payload:
-        return len(JudgeRequest.parse(payload, max_tests=10_000).suite)
+    async def tick():
+        nonlocal longest
+        while True:
+            began = time.process_time()  # not the wall clock, so that other programs do not count
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.process_time() - began)
 
-@api.post("/soon")
-async def soon(request: Request):
-    async with Guard(None, 1000, "X", max_seconds=0.5).body(request):
-        pass
-
-@api.get("/state")
-async def state():
-    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "longest": longest}
-
-async def tick():
-    global longest
-    while True:
-        began = time.process_time()  # not the wall clock, so that other programs do not count
-        await asyncio.sleep(0.01)
-        longest = max(longest, time.process_time() - began)
-
-async def main():
-    listening = socket.create_server(("127.0.0.1", 0))
-    print(listening.getsockname()[1], flush=True)
     ticking = asyncio.create_task(tick())
-    await uvicorn.Server(uvicorn.Config(api, log_level="error")).serve(sockets=[listening])
-
-asyncio.run(main())
-"""
-
-
-@pytest.fixture(scope="module")
-def server():
-    """The address of a real server with the judge's checks, where a body may have 64 MiB, without a judge."""
-    with subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
+    try:
+        async with guard.body(request(body, pieces=1000)) as payload:
+            return len(JudgeRequest.parse(payload, max_tests=10_000).suite), longest
+    except (Refused, UserError):
+        return 0, longest
+    finally:
+        ticking.cancel()
 
 
 @pytest.mark.parametrize("unit", ["[],", "{},", '{"a":0},', "0,", '"",', "["])
 @pytest.mark.parametrize("quoted", [False, True])
-def test_a_body_of_values_takes_neither_memory_nor_time(server, unit, quoted):
+async def test_a_body_of_values_takes_neither_memory_nor_time(unit, quoted):
     mebibytes = 12 if quoted else 48
     body = ("[" + unit * ((mebibytes << 20) // len(unit)) + "0]").encode()
     if quoted:
         body = b'{"code": "", "test_cases": "' + body.replace(b'"', b'\\"') + b'"}'
-    before = httpx.get(f"{server}/state", timeout=60).json()
-    answer = httpx.post(server, content=body, timeout=60)
-    assert answer.status_code in (400, 422)
-    after = httpx.get(f"{server}/state", timeout=60).json()
-    assert after["peak"] - before["peak"] < 300, "MiB"
-    assert after["longest"] < 1.5, "seconds of the event loop"
+    tracemalloc.start()
+    count, longest = await judged_tests(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 0 and peak < 300 << 20 and longest < 1.5
 
 
-def test_a_large_suite_of_few_tests_is_read(server):
-    inputs = ["1, 2, [3], {4}\n" * 200_000] * 10
-    payload = {"code": "", "test_cases": {"inputs": inputs, "outputs": [""] * 10}}
-    assert httpx.post(server, json=payload, timeout=60).json() == 10
-
-
-def test_a_body_that_trickles_is_answered_in_time(server):
-    host, port = server.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(b"POST /soon HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+async def test_a_large_suite_of_few_tests_is_read():
+    suite = {"inputs": ["1, 2, [3], {4}\n" * 200_000] * 10, "outputs": [""] * 10}
+    assert (await judged_tests(json.dumps({"code": "", "test_cases": suite}).encode()))[0] == 10
 
 
 def test_every_error_of_an_app_is_a_status_and_a_reason():
@@ -339,32 +278,18 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 
 
-BROKEN = [
-    *(b"", b"{", b"\xff", b"\xef\xbb\xbf{}", b"[" * 100_000, b'{"a":' * 50_000, b"1" * 60_000),
-    b'{"code": "\xed\xa0\x80"}',  # a lone surrogate in bytes
-    *(b'{"code": "\\ud800"}', b'{"code": "", "files": {"\\udfff": ""}}', b'{"\\ud800": 1}'),
-    *('{"code": "print(1)"}'.encode(encoding) for encoding in ("utf-16", "utf-16-le", "utf-32")),
-]
-
-
-@pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_a_body_that_is_not_strict_utf8_json_is_refused(body):
-    assert status(Guard(None, 1 << 20, "X"), request(body)) == 400
-
-
 @pytest.mark.parametrize(
-    "token", ["short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token"]
+    "token", ["short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token", TOKEN]
 )
-def test_a_token_that_cannot_be_a_header_is_refused_and_not_shown(token):
-    with pytest.raises(UserError) as caught:
-        ServiceSettings.from_mapping({"token": token})
-    assert token not in str(caught.value)
-
-
-def test_a_token_appears_in_no_description_and_no_representation():
-    settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": TOKEN})
-    assert settings.token.get_secret_value() == TOKEN
-    assert TOKEN not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
+def test_a_token_fits_a_header_and_is_shown_nowhere(token):
+    if token != TOKEN:
+        with pytest.raises(UserError) as caught:
+            ServiceSettings.from_mapping({"token": token})
+        assert token not in str(caught.value)
+        return
+    settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": token})
+    assert settings.token.get_secret_value() == token
+    assert token not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
 
 
 def test_a_result_says_that_its_cluster_was_open_and_older_records_are_of_private_ones():

@@ -30,7 +30,6 @@ from cobalt.engine.provider_access import (
 )
 from cobalt.engine.provider_answers import (
     Body,
-    Cause,
     ProviderError,
     ProviderFailure,
     error_inside,
@@ -41,7 +40,7 @@ from cobalt.engine.provider_answers import (
 )
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
-from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
+from cobalt.stage.errors import InfrastructureError, ServiceDown, SpendLimitReached, UserError
 from cobalt.stage.retrying import retrying
 
 logger = logging.getLogger(__name__)
@@ -107,8 +106,7 @@ class LiteLLMEngine:
         self._flags, self._credentials, self._log = flags, credentials, log or CallLog()
         self._schema, self._longest_backoff = response_format, longest_backoff
         self._interval = 60 / flags.requests_per_minute if flags.requests_per_minute else 0.0
-        self._next = 0.0  # when another request may start
-        self._resume = 0.0  # when requests may start again after a pause that the provider asked for
+        self._next = 0.0  # when another request may start, by the limit or after a pause that the provider asked for
         self._slots = asyncio.Semaphore(flags.concurrent_requests)
         self._ended = False
         self._requests: set[asyncio.Task[Completion]] = set()
@@ -116,7 +114,7 @@ class LiteLLMEngine:
         self._taken: dict[str, bool] = {}  # by name alone: of a run's parameters only the seed's value changes
         self._model, self._provider = find_provider(self._litellm, flags)
         self._key_name, self._access = find_access(self._litellm, flags, self._provider, credentials)
-        if flags.spend_limit is not None and not self._price_is_known():
+        if flags.spend_limit is not None and self._cost({}) is None:
             raise UserError(
                 f"spend_limit needs a price, and LiteLLM knows none of {flags.model_name!r}: give --prompt_price and"
                 " --completion_price, in US dollars for a million tokens"
@@ -240,10 +238,9 @@ class LiteLLMEngine:
         async with self._slots:
             if self._ended:
                 raise InfrastructureError("the run ended before this request was made")
-            start = max(time.monotonic(), self._next, self._resume)
-            self._next = start + self._interval
-            while (left := max(start, self._resume) - time.monotonic()) > 0:  # noqa: ASYNC110 - another request may move it
+            while (left := self._next - time.monotonic()) > 0:  # noqa: ASYNC110 - another request may move it
                 await asyncio.sleep(left)
+            self._next = time.monotonic() + self._interval
             limit, spent = self._flags.spend_limit, self._log.spent
             if limit is not None and spent >= limit:
                 raise SpendLimitReached(
@@ -302,26 +299,16 @@ class LiteLLMEngine:
 
         Those that end the run are RequestRefused and ServiceDown, and a ProviderFailure is worth another attempt.
         """
-        name, reason = self._flags.model_name, self._one_line(error.message)
-        match error.cause:
-            case Cause.ACCOUNT:
-                raise RequestRefused(f"the provider refused the key in {self._key_name} for {name!r}: {reason}")
-            case Cause.MODEL:
-                raise RequestRefused(f"the provider has no model {name!r}: {reason}")
-            case Cause.MAX_TOKENS:
-                raise RequestRefused(f"{name!r} does not take --max_tokens: give a smaller number ({reason})")
-            case Cause.INPUT:
-                return Completion(text="", finish_reason="error", message=reason)
-            case Cause.LENGTH:
-                return Completion(text="", finish_reason="prompt_too_long", message=reason)
-            case Cause.TRANSIENT:
-                if error.pause > LONGEST_PAUSE:
-                    raise ServiceDown(
-                        f"the provider asks for a pause of {error.pause:.0f} s: run the same command again then"
-                    )
-                self._resume = max(self._resume, time.monotonic() + error.pause)
-                raise ProviderFailure(f"the provider failed ({error.status}): {reason}")
-        raise InfrastructureError(f"the provider refused the request ({error.status}): {reason}")
+        end, said = error.end
+        reason = self._one_line(error.message)
+        message = said.format(key=self._key_name, model=self._flags.model_name, status=error.status, reason=reason)
+        if isinstance(end, str):
+            return Completion(text="", finish_reason=end, message=message)
+        if end is ProviderFailure and error.pause > LONGEST_PAUSE:
+            raise ServiceDown(f"the provider asks for a pause of {error.pause:.0f} s: run the same command again then")
+        if end is ProviderFailure:
+            self._next = max(self._next, time.monotonic() + error.pause)
+        raise end(message)
 
     def _completion(self, response: Any, body: Body) -> _Answer:
         """The completion and the usage of a response.
@@ -337,31 +324,22 @@ class LiteLLMEngine:
         text, reason, message = read_answer(body if as_sent else read, read)
         usage = usage_of(body if rejected else read)
         tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
-        cost = self._cost(body if rejected else response, **tokens) if usage else None
+        cost = self._cost(usage, **tokens) if usage else None
         message = self._credentials.scrub(message)
         return Completion(text=text, finish_reason=reason, cost=cost, message=message, **tokens), usage
 
-    def _cost(self, response: Any, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """The price of a response in US dollars; None if no price is known."""
+    def _cost(self, usage: Mapping[str, Any], prompt_tokens: int = 0, completion_tokens: int = 0) -> float | None:
+        """The price of an answer in US dollars; None if no price is known."""
         prices = (self._flags.prompt_price, self._flags.completion_price)
         if any(price is not None for price in prices):
             return (prompt_tokens * (prices[0] or 0.0) + completion_tokens * (prices[1] or 0.0)) / 1e6
         try:
-            cost: float = self._litellm.completion_cost(
-                completion_response=response, model=self._model, custom_llm_provider=self._provider
+            parts: tuple[float, float] = self._litellm.cost_per_token(
+                model=self._model, custom_llm_provider=self._provider, usage_object=self._litellm.Usage(**usage)
             )
         except Exception:  # noqa: BLE001 - LiteLLM raises plain exceptions if it knows no price
             return None
-        return cost if cost > 0 or self._price_is_known() else None
-
-    def _price_is_known(self) -> bool:
-        if self._flags.prompt_price is not None or self._flags.completion_price is not None:
-            return True
-        try:
-            self._litellm.cost_per_token(model=self._model, custom_llm_provider=self._provider, prompt_tokens=1)
-        except Exception:  # noqa: BLE001 - as above
-            return False
-        return True
+        return sum(parts)
 
     def _takes(self, name: str, value: Any) -> bool:
         """Whether LiteLLM can send a parameter to this provider."""

@@ -11,13 +11,12 @@ rate and for an empty account. No request is made here.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Self
 
 from cobalt.episode.trajectory import FinishReason
-from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError, RequestRefused
 
 Body = Mapping[str, Any]
 
@@ -26,37 +25,54 @@ class ProviderFailure(InfrastructureError):
     """A failure of the provider that may not occur at another attempt."""
 
 
-class Cause(StrEnum):
-    """Why a request failed."""
-
-    ACCOUNT = "account"  # the key is refused, or the account has no money or no access: no request succeeds
-    MODEL = "model"  # there is no such model
-    INPUT = "input"  # this conversation is refused for what it says
-    LENGTH = "length"  # the conversation, with `max_tokens` or alone, is longer than the model's context
-    MAX_TOKENS = "max_tokens"  # `max_tokens` is above what the model or server takes
-    TRANSIENT = "transient"  # another attempt may succeed
-    REQUEST = "request"  # this request is refused for another reason
-
-
 _UNNAMED_STATUS = 500
-
-# The names without blanks are those of LiteLLM's errors and of providers' codes.
-_INPUT = re.compile(
-    r"(?:input|prompt|content|message)s?\b.{0,20}\bflagged|flagged_input|\bmoderation|contentpolicyviolation"
-    r"|content[ _](?:policy|filter|management)|invalid_prompt|safety_check|violat\w+ usage guideline"
-    r"|inappropriate content|data_inspection_failed|safety system|violates our polic"
-)
-_ACCOUNT = re.compile(
-    r"insufficient[ _](?:account )?(?:balance|credits?|funds|quota)|balance is too low|exceeded_current_quota_error"
-    r"|billing hard limit|arrearage|(?:account|organization)(?: has been| was| is)? (?:flagged|disabled|suspended)"
-    r"|config profile|partial credentials"  # of AWS, which are not there
-)
-_LENGTH = re.compile(
-    r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
-    r"|(?:prompt|input)`? is too long|must have less than \d+ tokens"
-)
+_ANY = range(1000)
 _PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
-_MAX_TOKENS = re.compile(r"max_(?:completion_|output_|new_)?tokens|maxoutputtokens|maximum tokens")
+_KEY_REFUSED = "the provider refused the key in {key} for {model!r}: {reason}"
+
+_ENDS: tuple[tuple[Container[int], str, type[Exception] | FinishReason, str], ...] = (
+    # The account: no request succeeds. A flagged input is quoted, whatever it says; other words are the provider's own.
+    (
+        _ANY,
+        r"^(?!.*flagged_input).*(?:insufficient[ _](?:account )?(?:balance|credits?|funds|quota)|balance is too low"
+        r"|exceeded_current_quota_error|billing hard limit|arrearage"
+        r"|(?:account|organization)(?: has been| was| is)? (?:flagged|disabled|suspended)"
+        r"|config profile|partial credentials)",  # of AWS, which are not there
+        RequestRefused,
+        _KEY_REFUSED,
+    ),
+    # The names without blanks are those of LiteLLM's errors and of providers' codes.
+    (
+        (400, 403, 422, 451),
+        r"(?:input|prompt|content|message)s?\b.{0,20}\bflagged|flagged_input|\bmoderation|contentpolicyviolation"
+        r"|content[ _](?:policy|filter|management)|invalid_prompt|safety_check|violat\w+ usage guideline"
+        r"|inappropriate content|data_inspection_failed|safety system|violates our polic",
+        "error",
+        "{reason}",
+    ),
+    ((401, 402, 403), "", RequestRefused, _KEY_REFUSED),
+    ((404,), "", RequestRefused, "the provider has no model {model!r}: {reason}"),
+    # The conversation, with `max_tokens` or alone, is longer than the model's context.
+    (
+        (400, 413, 422, 500),
+        r"contextwindowexceeded|context[ _](?:length|window|limit|size)|max_model_len|maximum (?:model|prompt) length"
+        r"|(?:prompt|input)`? is too long|must have less than \d+ tokens",
+        "prompt_too_long",
+        "{reason}",
+    ),
+    (
+        (400, 422),
+        r"^(?!.*with higher).*(?:max_(?:completion_|output_|new_)?tokens|maxoutputtokens|maximum tokens)",
+        RequestRefused,
+        "{model!r} does not take --max_tokens: give a smaller number ({reason})",
+    ),
+    ((408, 409, 429, *range(500, 1000)), "", ProviderFailure, "the provider failed ({status}): {reason}"),
+    (_ANY, "", InfrastructureError, "the provider refused the request ({status}): {reason}"),
+)
+"""What becomes of a request that failed, by status and words; the first row that fits counts.
+
+An exception with its message, or a completion without text with its finish reason and message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +122,13 @@ class ProviderError:
             return 0.0
 
     @property
-    def cause(self) -> Cause:
-        """Why the request failed."""
-        # A flagged input is quoted, whatever it says; other words of an account are the provider's own.
-        of_account = _ACCOUNT.search(self.words) and "flagged_input" not in self.words
-        if self.status in (400, 403, 422, 451) and not of_account and _INPUT.search(self.words):
-            return Cause.INPUT
-        if self.status in (401, 402, 403) or of_account:
-            return Cause.ACCOUNT
-        if self.status == 404:
-            return Cause.MODEL
-        if self.status in (400, 413, 422, 500) and _LENGTH.search(self.words):
-            return Cause.LENGTH
-        if self.status in (400, 422) and _MAX_TOKENS.search(self.words) and "with higher" not in self.words:
-            return Cause.MAX_TOKENS
-        return Cause.TRANSIENT if self.status in (408, 409, 429) or self.status >= 500 else Cause.REQUEST
+    def end(self) -> tuple[type[Exception] | FinishReason, str]:
+        """What becomes of the request, and the message, with the fields `key`, `model`, `status` and `reason`."""
+        return next(
+            (end, said)
+            for statuses, words, end, said in _ENDS
+            if self.status in statuses and re.search(words, self.words, re.DOTALL)
+        )
 
 
 # OpenRouter and vLLM; vLLM and SGLang; DeepSeek, which was out of resources.
