@@ -1,4 +1,4 @@
-"""Apps in the event loop of a test, a stand-in app, vLLM's own server, and commands that are ended; no tests."""
+"""Apps in the event loop of a test, a stand-in app, and commands that are ended; no tests."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import httpx
 import psutil
 import uvicorn
 from starlette.requests import Request
@@ -37,13 +36,9 @@ async def served(api, port=0, path=None):
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for item in sockets:
-        item.bind(("127.0.0.1", 0))
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [item.getsockname()[1] for item in sockets]
 
 
 class Scripted:
@@ -75,41 +70,6 @@ class Scripted:
         status = self.statuses.pop(0) if self.statuses else 200
         body = {"ok": True} if status == 200 else {"error": self.error}
         await JSONResponse(body, status)(scope, receive, send)
-
-
-@contextlib.contextmanager
-def vllm_server(model, *options):
-    """A model on loopback, as `vllm serve` serves it on a CPU; yields its URL.
-
-    The program `vllm` itself does not start where vLLM's CPU build is installed, because it asks for the version of a
-    package `vllm`.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--dtype", "float32", "--block-size", "32", "--enforce-eager"]
-    # One process less than vLLM's own choice on a CPU, and it ends with the server however that ends.
-    command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
-    command += ["--no-enable-chunked-prefill", *options]
-    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    # A session of its own, so that all of its processes can be stopped.
-    server = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
-    try:
-        while True:
-            assert server.poll() is None, "vllm serve ended; its messages are above"
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5).status_code == 200:
-                    break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(30)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

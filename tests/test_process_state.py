@@ -5,14 +5,11 @@ import os
 import subprocess
 import sys
 
-import pytest
 from support import ROOT, needs_api
 
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.provider_access import read_credentials
-from cobalt.stage.environment import environment_variables
-from cobalt.stage.manifest import manifest_path, open_manifest
 
 IMPORT = """
 import importlib, json, os, pkgutil, sys
@@ -54,36 +51,7 @@ def test_importing_the_library_reads_and_starts_nothing_and_leaves_environment_a
     assert read == []
 
 
-def test_variables_are_put_back_whatever_happens(monkeypatch):
-    monkeypatch.setenv("COBALT_ONE", "1")
-    monkeypatch.delenv("COBALT_TWO", raising=False)
-    before = dict(os.environ)
-    with pytest.raises(KeyError), environment_variables(COBALT_ONE=None, COBALT_TWO="2"):
-        assert "COBALT_ONE" not in os.environ
-        assert os.environ["COBALT_TWO"] == "2"
-        raise KeyError
-    assert dict(os.environ) == before
-
-
 SECRET = "sk-0123456789"
-
-
-def test_keys_of_flags_stay_in_the_arguments_and_out_of_the_manifest(tmp_path, monkeypatch, caplog):
-    flags = [name for name in ApiFlags.__dataclass_fields__ if name.startswith(("openai_", "aws_"))]
-    command = ["script.py"]
-    for name in flags:
-        command += [f"--{name}", SECRET, f"--{name.replace('_', '-')}={SECRET}"]
-    monkeypatch.setattr(sys, "argv", [*command])
-    variables = {name.upper(): SECRET for name in flags}
-    credentials = read_credentials(variables)
-    assert sys.argv == command
-    assert credentials.get("OPENAI_API_KEY") == SECRET
-    assert len(caplog.records) == 1
-    open_manifest(tmp_path / "r.jsonl", {})
-    written = json.loads(manifest_path(tmp_path / "r.jsonl").read_text())["command"]
-    shown = [argument for argument in written if SECRET in argument]
-    assert all("region" in written[written.index(argument) - 1] or "region" in argument for argument in shown)
-    assert len(written) == len(command)
 
 
 @needs_api

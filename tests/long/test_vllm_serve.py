@@ -1,14 +1,17 @@
 """`vllm serve` as a foreign engine, and as a provider, against the engine in the process: vLLM starts five times."""
 
 import asyncio
+import contextlib
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 
+import httpx
 import pytest
-from serving import vllm_server
 from support import ROOT, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
@@ -32,6 +35,41 @@ TEXTS = ("Read n. Print n * 2.", "Print a sum.", "1 " * 300)
 GREEDY = GenerationSettings(n=2, temperature=0, max_tokens=4000)
 SEEDED = GenerationSettings(n=2, seed=3, max_tokens=24)
 CALL = Call("p", 0)
+
+
+@contextlib.contextmanager
+def vllm_server(model, *options):
+    """A model on loopback, as `vllm serve` serves it on a CPU; yields its URL.
+
+    The program `vllm` itself does not start where vLLM's CPU build is installed, because it asks for the version of a
+    package `vllm`.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--dtype", "float32", "--block-size", "32", "--enforce-eager"]
+    # One process less than vLLM's own choice on a CPU, and it ends with the server however that ends.
+    command += ["--distributed-executor-backend", "cobalt.engine.vllm_executor.BoundExecutor"]
+    command += ["--no-enable-chunked-prefill", *options]
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    # A session of its own, so that all of its processes can be stopped.
+    server = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
+    try:
+        while True:
+            assert server.poll() is None, "vllm serve ended; its messages are above"
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=5).status_code == 200:
+                    break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 async def answers(engine):
