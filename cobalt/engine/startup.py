@@ -15,7 +15,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from cobalt.engine.vllm_process import PARENT, EarlyProcess
 from cobalt.engine.vllm_settings import VllmSettings, default_dtype
@@ -24,23 +26,11 @@ from cobalt.stage.errors import InfrastructureError, UserError
 
 logger = logging.getLogger(__name__)
 
+Device = Literal["cpu", "gpu"]
+
 _ERROR = re.compile(r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (\S.*)$")
 _SAYS_NOTHING = ("Engine core initialization failed", "WorkerProc initialization failed")
 _LONGEST = 2**20
-
-
-class Started(NamedTuple):
-    """An engine that runs.
-
-    Attributes:
-        llm: vLLM's `AsyncLLM`.
-        device: What it computes on.
-        dtype: The setting `dtype`, with its default.
-    """
-
-    llm: Any
-    device: Literal["cpu", "gpu"]
-    dtype: str
 
 
 class EngineOutput:
@@ -114,8 +104,10 @@ def first_error(said: str) -> str:
     return ""
 
 
-def start(settings: VllmSettings, output: EngineOutput) -> Started:
-    """Start an engine; blocks until it has loaded the model.
+def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, str]:
+    """Start an engine: vLLM's `AsyncLLM`, what it computes on, and its setting `dtype` with the default.
+
+    Blocks until the model is loaded.
 
     Call it where the event loop runs that will use the engine, and before a process has threads or descriptors that
     the engine's process must not have.
@@ -130,32 +122,26 @@ def start(settings: VllmSettings, output: EngineOutput) -> Started:
     own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(settings.cpu_threads)})
     with interruptible(), output.redirected(), own:
         try:
-            started = _start(settings)
+            llm, device, dtype = _start(settings)
             output.take_logs()
         except BaseException as error:
             for child in multiprocessing.active_children():
                 if child.name.startswith("EngineCore"):  # vLLM's own shutdown waits for seconds
                     child.kill()
                     child.join()
-            if not isinstance(error, RuntimeError):
-                output.remove()
-                if isinstance(error, ValueError):
-                    raise UserError(f"vLLM refuses the engine's settings: {_reason(error)}") from None
-                raise
-            raise InfrastructureError(f"vLLM's engine did not start{output.failure() or f': {error}'}") from error
-    if settings.dtype is None and started.dtype == "float32":
+            if isinstance(error, RuntimeError):
+                raise InfrastructureError(f"vLLM's engine did not start{output.failure() or f': {error}'}") from error
+            output.remove()
+            if isinstance(error, ValueError):
+                said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+                raise UserError(f"vLLM refuses the engine's settings: {said.removeprefix('Value error, ')}") from None
+            raise
+    if settings.dtype is None and dtype == "float32":
         logger.info(
             "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
             " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
         )
-    return started
-
-
-def _reason(error: ValueError) -> str:
-    """What vLLM's check of its settings says, without pydantic's words around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = next((line for line in lines if line.startswith("Value error, ")), lines[0])
-    return said.removeprefix("Value error, ").partition(" [type=")[0]
+    return llm, device, dtype
 
 
 def _set_variables(settings: VllmSettings) -> None:
@@ -168,7 +154,7 @@ def _set_variables(settings: VllmSettings) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 
-def _start(settings: VllmSettings) -> Started:
+def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
     process = EarlyProcess()  # each of the two imports takes seconds
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -176,7 +162,7 @@ def _start(settings: VllmSettings) -> Started:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     on_gpu = not current_platform.is_cpu()
-    device: Literal["cpu", "gpu"] = "gpu" if on_gpu else "cpu"
+    device: Device = "gpu" if on_gpu else "cpu"
     _check_device(settings, device, current_platform.device_count() if on_gpu else 0)
     options: dict[str, Any] = {}
     if on_gpu:
@@ -215,7 +201,7 @@ def _start(settings: VllmSettings) -> Started:
     own = utils.get_mp_context
     utils.get_mp_context = lambda: SimpleNamespace(Process=process.for_work)
     try:
-        return Started(AsyncLLM.from_engine_args(arguments), device, dtype)
+        return AsyncLLM.from_engine_args(arguments), device, dtype
     finally:
         utils.get_mp_context = own
 

@@ -61,8 +61,7 @@ class VllmEngine:
         """
         await asyncio.sleep(0)  # raises where the task was cancelled before, because the start does not
         self._output = EngineOutput(self._log)
-        self._started = start(self.settings, self._output)
-        self.llm = self._started.llm
+        self.llm, self._device, self._dtype = start(self.settings, self._output)
         try:
             self._prepare()
         except BaseException:
@@ -87,10 +86,10 @@ class VllmEngine:
         model, folder = self.settings.model, Path(self.settings.model)
         self._description: dict[str, Any] = {
             "model": folder.name if folder.is_dir() else model,
-            "dtype": self._started.dtype,
+            "dtype": self._dtype,
             "seed": self.settings.seed,
             "max_model_len": self._limit,
-            "device": self._started.device,
+            "device": self._device,
             "name": self.settings.served_model_name or model_name(model),
             **({"fingerprint": fingerprint(folder)} if folder.is_dir() else {}),
         }

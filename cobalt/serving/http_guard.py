@@ -114,8 +114,13 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
     Raises:
         Refused: the client has gone, so that nobody reads the answer.
     """
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(_gone(request))
+    gone = asyncio.create_task(disconnected())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -125,11 +130,6 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
         gone.cancel()
         task.cancel()
         await asyncio.wait((task, gone))
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 class Guard:
@@ -214,17 +214,11 @@ class Guard:
         if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
             raise Refused(403, "requests from web pages are not answered")
         if self._token is None:
-            if not all(map(_is_loopback_name, request.headers.getlist("host"))):
+            if not (_from_this_machine(request) and all(map(_is_loopback_name, request.headers.getlist("host")))):
                 raise Refused(
                     403,
-                    "without a token only requests to localhost are answered, and this one is for another host (its"
-                    f" header Host): set a token for the app ({self._variable})",
-                )
-            if not _from_this_machine(request):
-                raise Refused(
-                    403,
-                    f"requests from other machines need a token: set one for the app ({self._variable}), and send it as"
-                    " `Authorization: Bearer TOKEN`",
+                    "without a token only requests of this machine to localhost are answered: set one for the app"
+                    f" ({self._variable}), and send it as `Authorization: Bearer TOKEN`",
                 )
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
