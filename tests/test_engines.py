@@ -114,44 +114,40 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alon
 
 
 @pytest.mark.parametrize(
-    ("item", "error", "named"),
+    ("script", "error", "named"),
     [
-        (failure(400, "top_k is not known"), UserError, "top_k"),
-        (failure(401, "no key"), UserError, "no key"),
-        (failure(404, "no model m"), UserError, "no model m"),
-        (failure(503, "busy"), InfrastructureError, "busy"),
-        ((200, {}, "{}"), InfrastructureError, "completion"),
-        ((200, {}, "no"), InfrastructureError, "completion"),
-        (answer(finish_reason="abort"), InfrastructureError, "abort"),
+        ([failure(400, "top_k is not known")], UserError, "top_k"),
+        ([failure(401, "no key")], UserError, "no key"),
+        ([failure(404, "no model m")], UserError, "no model m"),
+        ([failure(503, "busy")] * 3, InfrastructureError, "busy"),
+        ([(200, {}, "{}")] * 3, InfrastructureError, "completion"),
+        ([(200, {}, "no")] * 3, InfrastructureError, "completion"),
+        ([answer(finish_reason="abort")] * 3, InfrastructureError, "abort"),
+        ([failure(429), answer(finish_reason="content_filter")], None, "withheld"),
     ],
 )
-async def test_what_is_not_an_answer_is_an_error(item, error, named):
-    async with foreign(item) as (engine, _):
-        with pytest.raises(error, match=named):
-            await engine.generate(CHAT, TWO, CALL)
-
-
-async def test_a_busy_server_is_asked_again_and_an_answer_withheld_is_recorded_as_such():
-    async with foreign(failure(429), answer(finish_reason="content_filter"), attempts=3) as (engine, _):
-        [made] = await engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
-    assert (made.text, made.finish_reason) == ("", "error")
+async def test_what_is_not_an_answer_is_an_error_and_a_busy_server_is_asked_again(script, error, named):
+    async with foreign(*script, attempts=3) as (engine, _):
+        call = engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
+        if error is None:
+            [made] = await call
+            assert (made.text, made.finish_reason) == ("", "error") and named in made.message
+        else:
+            with pytest.raises(error, match=named):
+                await call
 
 
 @pytest.mark.parametrize(
     ("models", "model", "named"),
-    [
-        ([{"id": "m"}, {"id": "o"}], None, "m, o"),
-        ([{"id": "m"}, {"id": "o"}], "p", "p"),
-        ([{"id": "m"}], "owner/p", "owner/p"),
-        ([], None, "no models"),
-    ],
+    [("mo", None, "m, o"), ("mo", "p", "p"), ("m", "owner/p", "owner/p"), ("", None, "no models"), ("mo", "o", None)],
 )
 async def test_a_server_of_several_models_is_told_which(models, model, named):
-    async with foreign(answer(), models=models, model=model) as (engine, _):
+    async with foreign(answer(), models=[{"id": name} for name in models], model=model) as (engine, _):
+        if named is None:
+            assert (await engine.describe())["model"] == model
+            return
         with pytest.raises(UserError, match=named):
             await engine.describe()
-    async with foreign(answer(), models=[{"id": "m"}, {"id": "o"}], model="o") as (engine, _):
-        assert (await engine.describe())["model"] == "o"
 
 
 async def test_an_engine_that_does_not_answer_is_down():
@@ -252,7 +248,7 @@ async def opened(kind, model, folder):
                 from cobalt.engine.litellm_engine import LiteLLMEngine
 
                 flags = ApiFlags(model_name="gpt-5-mini-2025-08-07", api_base=provider.url)
-                engine = LiteLLMEngine(flags, Credentials({"OPENAI_API_KEY": "key"}, {}))
+                engine = LiteLLMEngine(flags, Credentials({"OPENAI_API_KEY": "key"}))
         yield await stack.enter_async_context(engine)
 
 

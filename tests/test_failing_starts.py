@@ -1,7 +1,6 @@
 """What does not start says why: before Ray where no service is needed, and with the first error and the logs after."""
 
 import contextlib
-import json
 import os
 
 import pytest
@@ -25,14 +24,6 @@ RuntimeError: Engine core initialization failed. See root cause above. Failed co
 """
 
 
-def make_model(folder, **tokenizer):
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").touch()
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    return folder
-
-
 @pytest.mark.parametrize(
     ("log", "cause"),
     [
@@ -48,13 +39,19 @@ def test_the_first_error_of_vllms_engine_is_its_own_and_not_that_of_who_waits_fo
 
 
 def test_a_chat_template_may_lie_in_each_file_that_can_hold_one_and_a_folder_without_a_model_is_refused(tmp_path):
-    check_model(str(make_model(tmp_path / "inside", chat_template="{{ messages }}")))
-    beside = make_model(tmp_path / "beside")
-    (beside / "chat_template.jinja").write_text("{{ messages }}")
-    check_model(str(beside))
-    (beside / "config.json").unlink()
+    settings = tmp_path / "tokenizer_config.json"
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match="chat template"):
+        check_model(str(tmp_path))
+    settings.write_text('{"chat_template": "{{ messages }}"}')
+    check_model(str(tmp_path))
+    settings.write_text("{}")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    check_model(str(tmp_path))
+    (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json"):
-        check_model(str(beside))
+        check_model(str(tmp_path))
 
 
 def test_a_command_beside_services_that_the_system_cannot_execute_is_a_mistake(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def engine(provider, log=None, monkeypatch=None, model="", **settings):
         asked |= {"model_name": model, "reasoning_effort": "default"}
     else:
         asked |= {"model_name": MODEL, "api_base": provider.url}
-    credentials = Credentials({f"{name}_API_KEY": SECRET}, {})
+    credentials = Credentials({f"{name}_API_KEY": SECRET})
     return LiteLLMEngine(ApiFlags(**asked | settings), credentials, log, longest_backoff=0.05)
 
 
@@ -77,7 +77,7 @@ async def test_a_completion_has_text_tokens_and_cost_and_a_request_what_the_mode
     assert MODEL in said and "top_p=0.5" in said, "what is left out is said once"
     # The switch for thinking goes to servers of one's own.
     assert [body.get("chat_template_kwargs") for body in bodies] == [None, *[{"enable_thinking": False}] * 4]
-    named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}, {}))
+    named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}))
     assert "extra_body" not in named.parameters(half)
     assert "chat_template_kwargs" in caplog.text
 
@@ -407,7 +407,7 @@ def bedrock(monkeypatch, provider, flags=None):
     if provider:
         monkeypatch.setenv("AWS_BEDROCK_RUNTIME_ENDPOINT", provider.url.removesuffix("/v1"))
     settings = ApiFlags(model_name="bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", attempts=1)
-    return LiteLLMEngine(settings, Credentials(flags or {}, dict(os.environ)))
+    return LiteLLMEngine(settings, Credentials(os.environ | (flags or {})))
 
 
 async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
@@ -433,7 +433,7 @@ async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
     "name", ["AZURE_KEY", "HF_TOKEN", "GITHUB_TOKEN", "CLIENT_SECRET", "AWS_ACCESS_KEY_ID", "DB_PASSWORD"]
 )
 def test_no_message_has_a_secret_of_the_environment(name):
-    credentials = Credentials({}, {name: SECRET, "HOME": "/home/user"})
+    credentials = Credentials({name: SECRET, "HOME": "/home/user"})
     assert credentials.scrub(f"/home/user: {SECRET} is wrong") == "/home/user: *** is wrong"
 
 
@@ -455,7 +455,7 @@ async def test_what_aws_needs_is_named_before_any_request(monkeypatch, variables
 
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
-        Credentials({"OPENAI_API_KEY": "sk-one\nsk-two"}, {}).get("OPENAI_API_KEY")
+        Credentials({"OPENAI_API_KEY": "sk-one\nsk-two"}).get("OPENAI_API_KEY")
 
 
 BAD_FLAGS = {

@@ -24,28 +24,20 @@ async def pool(*urls, token=None, **options):
         await servers.close()
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_a_refusal_is_the_users_error_in_the_servers_words_and_is_not_retried(status):
-    app = Scripted(status)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 408, 409, 429, 500, 503, 504])
+async def test_a_refusal_is_the_users_error_in_the_servers_words_and_what_another_attempt_can_mend_is_retried(status):
+    app, refused = Scripted(status, status), status < 500 and status not in (408, 409, 429)
     async with served(app) as url, pool(url) as servers:
-        with pytest.raises(UserError) as caught:
-            await servers.post("/", b"{}")
-        assert app.error in str(caught.value)
-        assert url in str(caught.value)
-        assert len(app.requests) == 1
-
-
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 504])
-async def test_what_another_attempt_can_mend_is_retried_and_never_an_answer(status):
-    app = Scripted(status, status)
-    async with served(app) as url, pool(url) as servers:
-        assert (await servers.post("/", b"{}")).json() == {"ok": True}
-        assert len(app.requests) == 3
-        app.statuses = [status] * 99
+        if not refused:
+            assert (await servers.post("/", b"{}")).json() == {"ok": True}
+            assert len(app.requests) == 3
+        app.statuses, before = [status] * 99, len(app.requests)
         assert (await servers.post("/", b"{}", accept=(status,))).status_code == status
-        with pytest.raises(InfrastructureError) as caught:
+        with pytest.raises(UserError if refused else InfrastructureError) as caught:
             await servers.post("/", b"{}")
-        assert not isinstance(caught.value, UserError)
+        assert len(app.requests) - before == (2 if refused else 5)
+        assert isinstance(caught.value, UserError) is refused
+        assert not refused or (app.error in str(caught.value) and url in str(caught.value))
 
 
 async def test_a_request_goes_to_the_server_with_the_fewest_open_requests():
@@ -103,8 +95,7 @@ async def test_a_server_that_is_busy_three_times_in_a_row_is_left_out():
     async with served(busy) as one, served(idle) as two, pool(one, two) as servers:
         for _ in range(20):
             await servers.post("/", b"{}")
-        assert len(busy.requests) == 3
-        assert len(idle.requests) == 20
+    assert (len(busy.requests), len(idle.requests)) == (3, 20)
 
 
 async def test_a_service_that_was_never_there_is_down_at_once_and_the_message_says_how_to_start_it():

@@ -20,7 +20,6 @@ from cobalt.stage.errors import ServiceDown, UserError
 
 logger = logging.getLogger(__name__)
 
-_PUBLIC = ("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")  # settings, not secrets
 _SHORTEST_SECRET = 4  # to hide shorter values (placeholders such as "x") would put stars into ordinary text
 _NO_KEY = "none"  # for servers without keys, because the OpenAI client requires one
 _AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION_NAME")
@@ -28,15 +27,9 @@ _AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_
 
 @dataclass(frozen=True)
 class Credentials:
-    """Variables that a provider reads (`OPENAI_API_KEY`, `AWS_ACCESS_KEY_ID`, ...) and their values.
+    """Variables that a provider reads (`OPENAI_API_KEY`, `AWS_ACCESS_KEY_ID`, ...), and all others, by name."""
 
-    Attributes:
-        given: Variables from flags; a provider's client finds those of the environment itself.
-        environment: The process's environment variables.
-    """
-
-    given: Mapping[str, str] = field(repr=False)
-    environment: Mapping[str, str] = field(repr=False)
+    values: Mapping[str, str] = field(repr=False)
 
     def get(self, variable: str) -> str | None:
         """A variable's value; None if it is not set or empty.
@@ -44,15 +37,14 @@ class Credentials:
         Raises:
             UserError: the value cannot be a key (it holds blanks, control characters or characters outside ASCII).
         """
-        value = (self.given.get(variable) or self.environment.get(variable) or "").strip()
+        value = self.values.get(variable, "").strip()
         if not all("!" <= character <= "~" for character in value):
             raise UserError(f"{variable} holds blanks or characters that no key has: copy it again")
         return value or None
 
     def scrub(self, text: str) -> str:
-        """`text` with every key, and every variable that has the name of a secret, replaced by stars."""
-        secrets = [value for name, value in self.given.items() if name not in _PUBLIC]
-        secrets += [value for name, value in self.environment.items() if names_a_secret(name)]
+        """`text` with the value of every variable that has the name of a secret replaced by stars."""
+        secrets = [value for name, value in self.values.items() if names_a_secret(name)]
         for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
             if len(secret) >= _SHORTEST_SECRET:
                 text = text.replace(secret, "***")
@@ -65,9 +57,9 @@ def read_credentials(flags: Mapping[str, str]) -> Credentials:
     `flags` has values by variable; empty ones count as not set.
     """
     values = {variable: value for variable, value in flags.items() if value}
-    if keys := sorted(values.keys() - set(_PUBLIC)):
+    if keys := sorted(filter(names_a_secret, values)):
         logger.warning("keys in flags can be seen by other users of this machine: set %s instead", ", ".join(keys))
-    return Credentials(values, os.environ)
+    return Credentials(os.environ | values)
 
 
 def import_litellm() -> Any:

@@ -80,15 +80,13 @@ class EngineOutput:
 
     def failure(self) -> str:
         """The first error that the engine has written, and the file's name, as the end of a sentence; "" without."""
-        said = f": {cause}" if (cause := self._first_error()) else ""
+        said = ""
+        if self._path.is_file():
+            with self._path.open("rb") as handle:
+                handle.seek(self._start)
+                cause = first_error(handle.read(_LONGEST).decode(errors="replace"))
+            said = f": {cause}" if cause else ""
         return said if self.log is None else f"{said} (its output is in {self.log})"
-
-    def _first_error(self) -> str:
-        if not self._path.is_file():
-            return ""
-        with self._path.open("rb") as handle:
-            handle.seek(self._start)
-            return first_error(handle.read(_LONGEST).decode(errors="replace"))
 
 
 def first_error(said: str) -> str:

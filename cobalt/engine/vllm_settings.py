@@ -75,11 +75,6 @@ def with_checked_model(settings: Settings) -> Settings:
 
 
 def default_dtype(*, on_gpu: bool) -> str:
-    """The type of weights and activations where none is set, on this machine."""
-    plain = on_gpu or computes_in_bfloat16(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    return "auto" if plain else "float32"
-
-
-def computes_in_bfloat16(cpuinfo: str) -> bool:
-    """Whether a CPU has instructions for arithmetic in bfloat16, by the text of its /proc/cpuinfo."""
-    return not _BFLOAT16.isdisjoint(cpuinfo.split())
+    """The type of weights and activations where none is set: float32 on a CPU without arithmetic in bfloat16."""
+    instructions = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    return "float32" if not on_gpu and _BFLOAT16.isdisjoint(instructions) else "auto"

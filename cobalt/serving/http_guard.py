@@ -195,7 +195,7 @@ class Guard:
             spare = max(0, held - len(body))  # of a body that does not declare its length
             held -= spare
             await self._give_back(spare)
-            yield await _decoded(body)
+            yield _decode(body) if len(body) < _LARGE_BODY else await asyncio.to_thread(_decode, body)
         finally:
             await self._give_back(held)
 
@@ -250,14 +250,10 @@ class Guard:
         return bytes(body)
 
 
-async def _decoded(body: bytes) -> Any:
-    """The JSON value of a body; a large one is decoded in a thread."""
-
-    def decode() -> Any:
-        return decode_json(body.decode("utf-8"), most_values=None)  # they were counted as they came
-
+def _decode(body: bytes) -> Any:
+    """The JSON value of a body, whose values were counted as they came; Refused if it is not strict UTF-8 JSON."""
     try:
-        return decode() if len(body) < _LARGE_BODY else await asyncio.to_thread(decode)
+        return decode_json(body.decode("utf-8"), most_values=None)
     except UnicodeDecodeError:
         raise Refused(400, "the body is not UTF-8 text") from None
     except UserError as error:

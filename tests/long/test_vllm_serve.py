@@ -129,7 +129,7 @@ def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model)
         settings = ApiFlags(model_name="seed", api_base=url, reasoning_effort="default", attempts=1)
 
         async def twice():
-            async with LiteLLMEngine(settings, Credentials({}, {})) as one:
+            async with LiteLLMEngine(settings, Credentials({})) as one:
                 about = await one.describe()
                 first = await one.generate(hello, sampling, Call(0, 0))
                 return about, first, await one.generate(hello, sampling, Call(0, 0))
@@ -141,11 +141,11 @@ def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model)
         assert all(0 < completion.completion_tokens <= 24 for completion in first)
         assert all(completion.prompt_tokens > 0 and completion.cost is None for completion in first)
         long = [{"role": "user", "content": "1 " * 4000}]
-        [too_long, *_] = asyncio.run(LiteLLMEngine(settings, Credentials({}, {})).generate(long, sampling, Call(0, 0)))
+        [too_long, *_] = asyncio.run(LiteLLMEngine(settings, Credentials({})).generate(long, sampling, Call(0, 0)))
         assert too_long.finish_reason == "prompt_too_long"
         wrong = replace(settings, model_name="other")
         with pytest.raises(RequestRefused, match="'other'"):
-            asyncio.run(LiteLLMEngine(wrong, Credentials({}, {})).generate(hello, sampling, Call(0, 0)))
+            asyncio.run(LiteLLMEngine(wrong, Credentials({})).generate(hello, sampling, Call(0, 0)))
 
         problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(2)])
         multi = tmp_path / "m.jsonl"
