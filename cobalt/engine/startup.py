@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cobalt.engine.vllm_process import PARENT, EarlyProcess
-from cobalt.engine.vllm_settings import VllmSettings, default_dtype
+from cobalt.engine.vllm_settings import VllmSettings, default_dtype, threads_for
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError
 
@@ -117,7 +117,8 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
     """
     _set_variables(settings)
     # The latter is read when torch is loaded, and is not meant for other children of this process.
-    own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(settings.cpu_threads)})
+    threads = settings.cpu_threads or threads_for(settings.model)
+    own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)})
     with interruptible(), output.redirected(), own:
         try:
             llm, device, dtype = _start(settings)
