@@ -33,7 +33,7 @@ def main(arguments: Arguments) -> int:
         arguments.started() as servers,
         recorded_state(os.getpid(), arguments.model, variables(servers)) as state,
     ):
-        name = "" if engine is None else engine.served_model_name or model_name(engine.model)
+        name = "" if engine is None else model_name(engine.model)
         sys.stdout.write(explanation(state, name))
         sys.stdout.flush()
         try:

@@ -85,12 +85,12 @@ class VllmEngine:
         # After vLLM has loaded the model, so that one from the Hub is in the cache.
         model, folder = self.settings.model, Path(self.settings.model)
         self._description: dict[str, Any] = {
-            "model": folder.name if folder.is_dir() else model,
+            "model": folder.resolve().name if folder.is_dir() else model,
             "dtype": self._dtype,
             "seed": self.settings.seed,
             "max_model_len": self._limit,
             "device": self._device,
-            "name": self.settings.served_model_name or model_name(model),
+            "name": model_name(model),
             **({"fingerprint": fingerprint(folder)} if folder.is_dir() else {}),
         }
 

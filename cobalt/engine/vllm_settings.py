@@ -7,7 +7,6 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from cobalt.engine.model_check import check_folder, model_path, text_config
-from cobalt.engine.model_name import model_name
 from cobalt.stage.errors import UserError
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
@@ -34,8 +33,6 @@ class VllmSettings(BaseModel):
             generates more slowly where few completions are in a batch. None: False on GPUs, True on a CPU.
         trust_remote_code: Run code that comes with the model.
         seed: Seed of the engine; calls that have a seed of their own do not depend on it.
-        served_model_name: The model's name in manifests, and on OpenAI's routes where the engine is served; None: the
-            name of its folder or Hub entry with a short digest (`cobalt.engine.model_name`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -52,7 +49,6 @@ class VllmSettings(BaseModel):
     enforce_eager: bool | None = None
     trust_remote_code: bool = False
     seed: int = 0
-    served_model_name: str | None = Field(None, min_length=1)
 
 
 def threads_for(model: str) -> int:
@@ -69,7 +65,7 @@ Settings = TypeVar("Settings", bound=VllmSettings)
 
 
 def with_checked_model(settings: Settings) -> Settings:
-    """The settings with a model folder's absolute path and the model's name, so that they hold in any working folder.
+    """The settings with a model folder's absolute path, so that they hold in any working folder.
 
     Raises:
         UserError: the folder holds no model or no chat template, or the model takes fewer tokens than are asked for.
@@ -82,8 +78,8 @@ def with_checked_model(settings: Settings) -> Settings:
     positions, rope = config.get("max_position_embeddings"), config.get("rope_scaling") or config.get("rope_parameters")
     if positions and "factor" not in (rope or {}) and (settings.max_model_len or 0) > positions:
         raise UserError(f"setting 'max_model_len': {settings.max_model_len}, and {path} takes {positions} tokens")
-    name = settings.served_model_name or model_name(settings.model)
-    return settings.model_copy(update={"model": str(path.resolve()), "served_model_name": name})
+    # Links are not followed: a model is named after the folder that the user chose.
+    return settings.model_copy(update={"model": os.path.abspath(path)})  # noqa: PTH100
 
 
 def default_dtype(*, on_gpu: bool) -> str:
