@@ -67,29 +67,22 @@ def serve(*script):
             if item == "hang":
                 provider.done.wait(30)
                 self.close_connection = True
-                return
-            if item == "cut":
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", "1000")
-                self.end_headers()
-                self.wfile.write(b'{"id": "c", "choices": [')
+            elif item == "cut":
+                self.answer(200, {"Content-Length": "1000"}, '{"id": "c", "choices": [')
                 self.close_connection = True
-                return
-            status, headers, text = item
-            content = text.encode()
-            self.send_response(status)
-            for name, value in ({"Content-Type": "application/json"} | headers).items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            else:
+                self.answer(*item)
 
         def do_GET(self):
             listed = self.path == "/v1/models"
-            content = json.dumps({"data": provider.models} if listed else {"detail": "Not Found"}).encode()
-            self.send_response(200 if listed else 404)
-            self.send_header("Content-Length", str(len(content)))
+            self.answer(200 if listed else 404, {}, json.dumps({"data": provider.models} if listed else {"detail": ""}))
+
+        def answer(self, status, headers, text):
+            content = text.encode()
+            own = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+            self.send_response(status)
+            for name, value in (own | headers).items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 
