@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+import pytest
 from support import ROOT, needs_api
 
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.provider_access import read_credentials
+from cobalt.stage.environment import environment_variables
 
 IMPORT = """
 import importlib, json, os, pkgutil, sys
@@ -51,13 +53,21 @@ def test_importing_the_library_reads_and_starts_nothing_and_leaves_environment_a
     assert read == []
 
 
-SECRET = "sk-0123456789"
+def test_variables_are_put_back_whatever_happens(monkeypatch):
+    monkeypatch.setenv("COBALT_ONE", "1")
+    monkeypatch.delenv("COBALT_TWO", raising=False)
+    before = dict(os.environ)
+    with pytest.raises(KeyError), environment_variables(COBALT_ONE=None, COBALT_TWO="2"):
+        assert "COBALT_ONE" not in os.environ
+        assert os.environ["COBALT_TWO"] == "2"
+        raise KeyError
+    assert dict(os.environ) == before
 
 
 @needs_api
 def test_an_engine_leaves_the_environment(monkeypatch):
     monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP", raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
     before = dict(os.environ)
     LiteLLMEngine(ApiFlags(model_name="gpt-5-mini-2025-08-07"), read_credentials({}))
     assert dict(os.environ) == before
