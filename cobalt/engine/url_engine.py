@@ -54,7 +54,8 @@ class UrlEngine:
         self._servers = Servers(bases, token, name="the engine", start_advice=START_ADVICE, attempts=attempts)
         self._model = model
         self._asking = asyncio.Lock()
-        self._server: _App | ForeignServer | None = None
+        self._description: Mapping[str, Any] | None = None
+        self._foreign: ForeignServer | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +71,14 @@ class UrlEngine:
         Raises:
             UserError: the server refuses the request: its token, its size, or the conversation.
         """
-        return await (await self._known()).generate(conversation, settings)
+        await self.describe()
+        if self._foreign is not None:
+            return await self._foreign.generate(conversation, settings)
+        answer = await self._servers.post("/", encode({"messages": list(conversation)} | settings.model_dump()))
+        try:
+            return [Completion.model_validate(item) for item in json.loads(answer.content)["completions"]]
+        except (ValueError, LookupError, TypeError) as error:
+            raise InfrastructureError(f"the engine's answer has no completions ({error})") from None
 
     async def describe(self) -> Mapping[str, Any]:
         """The servers' description; of a foreign server its entry of `/v1/models`, with `"foreign": true`.
@@ -79,40 +87,23 @@ class UrlEngine:
             UserError: the servers differ, or serve another model.
             ServiceDown: none answers.
         """
-        return (await self._known()).description
-
-    async def _known(self) -> "_App | ForeignServer":
         async with self._asking:
-            if self._server is None:
-                self._server = await self._ask()
-        return self._server
+            if self._description is None:
+                self._description = await self._ask()
+        return self._description
 
-    async def _ask(self) -> "_App | ForeignServer":
+    async def _ask(self) -> Mapping[str, Any]:
         answers = await self._servers.ask_all("/describe", accept=_ABSENT)
         if not any(answer.is_success for answer in answers):
-            return await foreign_server(self._servers, self._model)
+            self._foreign = await foreign_server(self._servers, self._model)
+            return self._foreign.description
         description = await self._servers.describe()
         if self._model is not None and not _is_served(self._model, description):
             raise UserError(
                 f"the engine at {self._servers.urls[0]} serves {description.get('name')}, and not {self._model}:"
                 " leave --model out, or start the engine with that model"
             )
-        return _App(self._servers, description)
-
-
-class _App:
-    """Apps of this project."""
-
-    def __init__(self, servers: Servers, description: Mapping[str, Any]) -> None:
-        self._servers, self.description = servers, description
-
-    async def generate(self, conversation: Sequence[Message], settings: GenerationSettings) -> list[Completion]:
-        body = encode({"messages": list(conversation)} | settings.model_dump())
-        answer = await self._servers.post("/", body)
-        try:
-            return [Completion.model_validate(item) for item in json.loads(answer.content)["completions"]]
-        except (ValueError, LookupError, TypeError) as error:
-            raise InfrastructureError(f"the engine's answer has no completions ({error})") from None
+        return description
 
 
 def _is_served(model: str, description: Mapping[str, Any]) -> bool:
