@@ -26,7 +26,7 @@ class ProviderFailure(InfrastructureError):
 
 
 _UNNAMED_STATUS = 500
-_ANY = range(1000)
+_ANY = range(600)
 _PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _KEY_REFUSED = "the provider refused the key in {key} for {model!r}: {reason}"
 
@@ -66,7 +66,7 @@ _ENDS: tuple[tuple[Container[int], str, type[Exception] | FinishReason, str], ..
         RequestRefused,
         "{model!r} does not take --max_tokens: give a smaller number ({reason})",
     ),
-    ((408, 409, 429, *range(500, 1000)), "", ProviderFailure, "the provider failed ({status}): {reason}"),
+    ((408, 409, 429, *range(500, 600)), "", ProviderFailure, "the provider failed ({status}): {reason}"),
     (_ANY, "", InfrastructureError, "the provider refused the request ({status}): {reason}"),
 )
 """What becomes of a request that failed, by status and words; the first row that fits counts.
@@ -110,7 +110,7 @@ class ProviderError:
         status: Any = getattr(error, "status_code", None)  # LiteLLM passes on whatever code a provider sent
         headers = getattr(error, "litellm_response_headers", None)
         headers = headers or getattr(getattr(error, "response", None), "headers", None) or {}
-        number = int(status) if str(status).isdecimal() else _UNNAMED_STATUS
+        number = int(status) if re.fullmatch(r"[1-5]\d\d", str(status)) else _UNNAMED_STATUS
         return cls(number, str(error), " ".join(parts).lower(), headers)
 
     @property

@@ -133,7 +133,8 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
             output.remove()
             if isinstance(error, ValueError):
                 said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-                raise UserError(f"vLLM refuses the engine's settings: {said.removeprefix('Value error, ')}") from None
+                said = " ".join(said.removeprefix("Value error, ").split())
+                raise UserError(f"vLLM refuses the engine's settings: {said}") from None
             raise
     if settings.dtype is None and dtype == "float32":
         logger.info(
