@@ -205,7 +205,6 @@ HTML = {"Content-Type": "text/html"}
 ENDS = [
     # Faults that pass.
     *((failure(429, headers={"Retry-After": said}), RETRIED, "") for said in ("0", "Wed, 21 Oct 2015 07:28:00 GMT")),
-    (failure(503), RETRIED, ""),
     (failure(408), RETRIED, ""),
     ("hang", RETRIED, ""),
     ("cut", RETRIED, ""),
@@ -250,8 +249,7 @@ ENDS = [
     (failure(429, "pay", code="insufficient_quota"), RequestRefused, KEY),
     (failed_inside({"code": 401, "message": "no such key"}), RequestRefused, ""),
     (failed_inside(reason="stop", error={"code": "insufficient_quota", "message": "pay"}), RequestRefused, ""),
-    (failed_inside(reason="stop", error={"code": 404, "message": "gone"}), RequestRefused, ""),
-    (failure(402, "Insufficient Balance", code="invalid_request_error"), RequestRefused, KEY),
+    (failure(429, "Insufficient balance or no resource package", code="1113"), RequestRefused, KEY),
     (failure(402, "This requires more credits, or fewer max_tokens. You can only afford 12."), RequestRefused, KEY),
     (failure(429, "You exceeded your quota", type="insufficient_quota", code=None), RequestRefused, KEY),
     (failure(400, "Your credit balance is too low to access the API. Go to Plans & Billing"), RequestRefused, KEY),

@@ -173,13 +173,7 @@ def beside(folder, code, *flags, before=(), **variables):
 WAITS = "import signal; print('up', flush=True); signal.pause()"
 
 
-def test_services_pass_on_the_commands_exit_code_and_leave_nothing(tmp_path):
-    with beside(tmp_path, "import os, sys; sys.exit(7 if os.environ['COBALT_JUDGE_URL'] else 0)") as command:
-        assert command.process.wait(60) == 7
-        command.assert_nothing_is_left()
-
-
-def test_terminated_services_let_their_command_finish_and_keep_to_loopback(tmp_path):
+def test_terminated_services_let_their_command_finish_pass_on_its_exit_code_and_keep_to_loopback(tmp_path):
     code = (
         "import signal, sys; stop = [signal.SIGINT]; signal.pthread_sigmask(signal.SIG_BLOCK, stop);"
         " print('up', flush=True); signal.sigwait(stop); sys.exit(5)"
