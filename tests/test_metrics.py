@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobalt.rollout.metrics import DIFFERENCES, RATES, bootstrap_interval, pass_at_k
-from studies.seeds import student_interval
+from studies.seeds import over_runs
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -63,21 +63,18 @@ def test_95_percent_intervals_cover_the_true_mean_about_as_often_as_they_say():
 def test_the_interval_over_runs_is_students():
     """With 2 and 3 runs the quantile has a closed form: tan(0.475 pi), and 0.95 sqrt(2 / (1 - 0.95^2))."""
     for values, quantile in (([1.0, 3.0], math.tan(0.475 * math.pi)), ([0.0, 2.0, 1.0], 0.95 * math.sqrt(2 / 0.0975))):
-        lower, upper = student_interval(values)
-        assert (lower + upper) / 2 == pytest.approx(sum(values) / len(values))
+        runs = over_runs(values)
+        assert runs.mean == (runs.lower + runs.upper) / 2 == pytest.approx(sum(values) / len(values))
         half = quantile * statistics.stdev(values) / math.sqrt(len(values))
-        assert (upper - lower) / 2 == pytest.approx(half, rel=1e-4)
+        assert (runs.upper - runs.lower) / 2 == pytest.approx(half, rel=1e-4)
 
 
 def test_an_interval_over_runs_covers_the_true_mean_as_often_as_it_says():
     random = np.random.default_rng(0)
     for runs in (2, 3, 5, 12, 40):
-        covered = [
-            lower <= 0 <= upper for lower, upper in map(student_interval, random.normal(size=(4000, runs)).tolist())
-        ]
+        covered = [one.lower <= 0 <= one.upper for one in map(over_runs, random.normal(size=(4000, runs)).tolist())]
         assert sum(covered) / len(covered) == pytest.approx(0.95, abs=0.012)
 
 
 def test_one_run_has_no_interval_over_runs():
-    with pytest.raises(ValueError, match="two"):
-        student_interval([0.5])
+    assert over_runs([0.5]) is None
