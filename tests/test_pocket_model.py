@@ -78,31 +78,10 @@ def test_demonstrations_are_conversations_of_a_rollout_with_a_response_of_the_ri
     assert len(depths) >= 4
 
 
-def test_a_special_case_passes_the_test_that_it_is_for():
-    rng = random.Random(5)
-    repaired = 0
-    for _ in range(200):
-        task = draw_task(rng, "MEDIUM")
-        public = draw_public(task, rng)
-        if public is None:
-            continue
-        expressions = first_choice(task, rng)
-        program = task.program(expressions)
-        failure = first_failure(judge_here(program, public), public)
-        case = failure and special_case(failure, expressions[0])
-        if case:
-            after = first_failure(judge_here(with_special_cases(program, [case]), public), public)
-            repaired += 1
-            assert after is None or after.stdin != failure.stdin
-    assert repaired > 20
-
-
 @pytest.mark.sandbox
-async def test_feedback_equals_the_judges():
+async def test_feedback_equals_the_judges_and_a_special_case_passes_the_test_that_it_is_for():
     """The seed model learns from the same feedback as in the rollout, crashes and broken code included."""
-    rng = random.Random(11)
-    kinds = set()
-    special_cases = 0
+    rng, kinds, special_cases = random.Random(11), set(), 0
     async with LocalJudge() as judge:
         for _ in range(25):
             task = draw_task(rng, "MEDIUM")
@@ -111,13 +90,14 @@ async def test_feedback_equals_the_judges():
                 continue
             programs = [task.program(first_choice(task, rng)), damage(task.program(task.solution), rng)]
             failure = first_failure(judge_here(programs[0], public), public)
-            case = failure and special_case(failure, task.solution[0])
-            programs += [with_special_cases(programs[0], [case])] if case else []
-            special_cases += len(programs) - 2
+            if case := failure and special_case(failure, task.solution[0]):
+                programs.append(with_special_cases(programs[0], [case]))
+                after = first_failure(judge_here(programs[-1], public), public)
+                assert after is None or after.stdin != failure.stdin
+                special_cases += 1
             for program in programs:
-                result = await judge.judge(program, public)
+                result, here = await judge.judge(program, public), judge_here(program, public)
                 kinds.update(verdict.kind for verdict in result.verdicts)
-                here = judge_here(program, public)
                 assert (here.passing, here.feedback) == (result.passing, result.feedback)
     assert special_cases > 3
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
@@ -131,13 +111,11 @@ def test_tokenizer_is_lossless(tokenizer, text):
     assert max(ids, default=0) < len(tokenizer)
 
 
-def test_think_tags_are_tokens_that_decoding_keeps(tokenizer):
-    for tag in ("<think>", "</think>"):
+def test_think_tags_are_tokens_that_decoding_keeps_and_the_end_of_a_turn_is_not(tokenizer):
+    for tag, kept in (("<think>", True), ("</think>", True), ("<|im_end|>", False)):
         ids = tokenizer(f"a{tag}b", add_special_tokens=False)["input_ids"]
         assert tokenizer.convert_tokens_to_ids(tag) in ids
-        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag}b"
-    ended = tokenizer("a<|im_end|>", add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ended, skip_special_tokens=True) == "a"
+        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag * kept}b"
     assert tokenizer.eos_token == "<|im_end|>"
 
 
