@@ -40,15 +40,6 @@ def test_a_model_of_the_hub_does_not_think_in_collection_cutting_and_training():
             assert "--chat_template_thinking off" in line
 
 
-def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
-    from cobalt.pocket import build_pocket_world
-
-    sizes = {"train": 2, "dev": 2, "test": 2}
-    world = build_pocket_world(tmp_path, 0, sizes, open_share=0.5, problems_only=True)
-    assert len(world.train.read_text().splitlines()) == 2
-    assert not world.model.exists()
-
-
 def test_a_model_in_a_folder_is_taken_from_there(tmp_path):
     planned = study_of(str(tmp_path))
     assert planned.inputs == (tmp_path,)
@@ -164,14 +155,6 @@ def test_the_check_fails_where_the_engine_samples_from_another_policy(study, tmp
     with pytest.raises(InfrastructureError, match="ft_training"):
         gpu.main(gpu.Arguments(study, tmp_path / "page.md"))
     assert "0.2" in (tmp_path / "page.md").read_text()
-
-
-@pytest.mark.parametrize("samples", [None, "", "2026/01/01 00:00:00.000, [N/A]\n"])
-def test_samples_of_something_else_are_refused(study, tmp_path, samples):
-    if samples is not None:
-        (tmp_path / "memory.csv").write_text(samples)
-    with pytest.raises(UserError, match=r"memory\.csv"):
-        gpu.main(gpu.Arguments(study, tmp_path / "page.md", tmp_path / "memory.csv"))
 
 
 # --- the scripts

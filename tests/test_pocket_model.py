@@ -88,9 +88,10 @@ async def test_feedback_equals_the_judges_and_a_special_case_passes_the_test_tha
             public = draw_public(task, rng)
             if public is None:
                 continue
-            programs = [task.program(first_choice(task, rng)), damage(task.program(task.solution), rng)]
+            expressions = first_choice(task, rng)
+            programs = [task.program(expressions), damage(task.program(task.solution), rng)]
             failure = first_failure(judge_here(programs[0], public), public)
-            if case := failure and special_case(failure, task.solution[0]):
+            if case := failure and special_case(failure, expressions[0]):
                 programs.append(with_special_cases(programs[0], [case]))
                 after = first_failure(judge_here(programs[-1], public), public)
                 assert after is None or after.stdin != failure.stdin

@@ -270,12 +270,6 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     assert left == {name for name in names if name.startswith(("pass_at_1", "usage", "report"))}, "the old report's go"
 
 
-def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
-    folder = make_run(tmp_path / "a", EARLY)
-    (folder / "evaluation.errors.jsonl").write_text('{"id": 2, "error": "\u2028\x85\u2029"}\n', encoding="utf-8")
-    assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
-
-
 def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
     make_run(tmp_path / "a", EARLY)
     metrics = read_run("a", tmp_path / "a").metrics
