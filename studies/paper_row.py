@@ -47,9 +47,9 @@ def _add_data(lines: Lines, at: Path, data: Path, seed: int) -> None:
     for split in ("train", "dev"):
         joined.append(at / f"attempts_{split}.jsonl")
         # Attempts of the coder do not think, and have the command's lengths.
-        line = (f"python run_single_turn_vllm.py -n 16 --seed {seed} --input_file", taco / f"{split}.jsonl")
-        line = (*line, "--output_file", joined[-1])
-        lines.add(f"attempts_{split}", "Judge attempts at them.", *line, makes=joined[-1:], model=coder)
+        words = (f"python run_single_turn_vllm.py -n 16 --seed {seed} --input_file", taco / f"{split}.jsonl")
+        result = ("--output_file", joined[-1])
+        lines.add(f"attempts_{split}", "Judge attempts at them.", *words, *result, makes=joined[-1:], model=coder)
     joining = ('cat "$1" "$2" >"$3"', "attempts")
     lines.add("attempts", "Join the attempts.", "bash -c", joining, *joined, attempts, makes=[attempts])
     line, made = (f"{online} python preproc/preproc_taco.py -o", data), [data / "train.jsonl", data / "dev.jsonl"]

@@ -204,9 +204,9 @@ def _gpu_smoke(arguments: Arguments) -> Study:
     thinking = "--chat_template_thinking off" if model else ""
     scale = replace(_GPU, thinking=thinking, ft_settings=settings, cobalt_settings=settings)
     add_method(lines, folder, world, base, scale)
-    line = ("python -m studies.gpu_report", folder, "--output_file", report)
+    words = ("python -m studies.gpu_report", folder, "--output_file", report)
     purpose = "Report versions, times, memory, and the agreement of vLLM and actor."
-    lines.add("gpu_report", purpose, *line, makes=[report], shown=True)
+    lines.add("gpu_report", purpose, *words, makes=[report], shown=True)
     closing = f"done. Tokens a second by phase, memory, and the agreement of vLLM and actor: {report}"
     return lines.study("gpu smoke", folder, {"seed": seed, "model": model, "gpus": gpus}, closing)
 

@@ -171,22 +171,19 @@ def test_a_built_world_is_complete_and_loads(world):
 
 
 @pytest.mark.slow
-def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
-    folder = world.dev.parent.parent
+def test_a_built_world_is_kept_one_of_other_settings_refused_and_the_remains_of_an_interrupted_build_replaced(
+    world, tmp_path
+):
+    folder, same = world.dev.parent.parent, {"sizes": SIZES, "recipe": TINY}
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7) == world
+    assert build_pocket_world(folder, seed=3, open_share=0.7, **same) == world
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     for other in ({"seed": 4, "open_share": 0.7}, {"seed": 3, "open_share": 0.0}, {"seed": 3, "open_share": 0.6}):
         with pytest.raises(UserError, match="other settings"):
-            build_pocket_world(folder, sizes=SIZES, recipe=TINY, **other)
-
-
-@pytest.mark.slow
-def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
+            build_pocket_world(folder, **same, **other)
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
-    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7)
+    built = build_pocket_world(tmp_path, seed=3, open_share=0.7, **same)
     assert not (tmp_path / "data.part").exists()
-    for name in ("train", "dev", "test"):
-        assert getattr(built, name).read_bytes() == getattr(world, name).read_bytes()
-    assert (built.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
+    for name in ("data/train.jsonl", "data/dev.jsonl", "data/test.jsonl", "model/tokenizer.json"):
+        assert (built.dev.parent.parent / name).read_bytes() == (folder / name).read_bytes()

@@ -21,25 +21,22 @@ def make_model(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("content", [None, b"another package"])
-def test_a_package_that_is_not_the_known_one_makes_no_model(tmp_path, content):
-    package = tmp_path / "package.whl"
-    if content is not None:
-        package.write_bytes(content)
-    finished = make_model(tmp_path / "model", "--package", package)
-    assert finished.returncode == 2 and str(package) in " ".join(finished.stderr.split())
-    assert "Traceback" not in finished.stderr
-    assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize(("dtype", "code"), [("float32", 0), ("bfloat16", 2), (None, 2)])
-def test_a_folder_that_is_there_is_left_as_it_is_and_taken_only_if_it_is_the_model(tmp_path, dtype, code):
-    config = tmp_path / "config.json"
-    if dtype:
-        config.write_text(json.dumps({"dtype": dtype}))
-    before = sorted(tmp_path.iterdir())
-    assert make_model(tmp_path, "--dtype", "float32", "--package", tmp_path / "none.whl").returncode == code
-    assert sorted(tmp_path.iterdir()) == before
+@pytest.mark.parametrize(
+    ("package", "dtype", "code"),
+    [(None, None, 2), (b"another package", None, 2), (None, "float32", 0), (None, "bfloat16", 2)],
+)
+def test_a_wrong_package_makes_no_model_and_a_folder_is_taken_only_if_it_is_the_model(tmp_path, package, dtype, code):
+    folder, wheel = tmp_path / "model", tmp_path / "package.whl"
+    if package is not None:
+        wheel.write_bytes(package)
+    if dtype is not None:
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"dtype": dtype}))
+    before = sorted(tmp_path.rglob("*"))
+    finished = make_model(folder, "--dtype", "float32", "--package", wheel)
+    assert finished.returncode == code and "Traceback" not in finished.stderr
+    assert dtype or str(wheel) in " ".join(finished.stderr.split())
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # --- the study of the real model
@@ -174,5 +171,5 @@ def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper
 def test_data_that_is_named_and_not_there_is_refused_before_any_step(paper):
     (paper.data / "dev.jsonl").unlink()
     with pytest.raises(UserError, match=r"dev\.jsonl"):
-        paper.carry_out(paper_row.study(paper))
+        replace(paper, dry_run=False).carry_out(paper_row.study(paper))
     assert not paper.output_dir.exists()

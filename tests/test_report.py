@@ -17,7 +17,6 @@ from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.report import __main__ as report_command
 from cobalt.report.comparison import change_between, check_comparable
-from cobalt.report.plots import plot_turns
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
 from cobalt.report.runs import named_paths, read_run, recorded_model
 from cobalt.report.tables import Table, to_csv, to_markdown
@@ -268,15 +267,6 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     write_report({"early": runs["early"]}, tmp_path / "one")
     left = {path.name for path in (tmp_path / "one").iterdir()}
     assert left == {name for name in names if name.startswith(("pass_at_1", "usage", "report"))}, "the old report's go"
-
-
-def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
-    make_run(tmp_path / "a", EARLY)
-    metrics = read_run("a", tmp_path / "a").metrics
-    plot_turns({"_x": metrics, "$\\frac": metrics, "<b>&": metrics}, tmp_path / "p.svg")
-    text = (tmp_path / "p.svg").read_text()
-    assert all(name in text for name in ("<!--  _x -->", "frac", "&lt;b&gt;&amp;"))
-    assert not [warning for warning in recwarn if "legend" in str(warning.message).lower()]
 
 
 def test_mistakes_get_one_sentence(tmp_path):

@@ -207,23 +207,6 @@ async def test_the_ratio_counts_partial_trajectories_and_the_seed_chooses_them_a
     assert sorted(order[0]) == sorted(order[2])
 
 
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "other public tests"),
-        (square_problem(5, perturbed_public_test_cases=PERTURBED), "give --perturbed_file"),
-        (square_problem(0), "field 'perturbed_public_test_cases' is missing"),
-        (square_problem(0, perturbed_public_test_cases="x"), "not valid JSON"),
-    ],
-)
-async def test_perturbed_tests_of_another_run_are_refused(tmp_path, policy, problem, message):
-    perturbed = write_lines(tmp_path / "perturbed.jsonl", [problem])
-    records = [trajectory_record(0, [[WRONG, WRONG, RIGHT]])]
-    with pytest.raises(UserError, match=message):
-        await process(tmp_path, policy, records, perturbed_ratio=0.5, perturbed_file=perturbed)
-    assert not (tmp_path / "prompts.jsonl").exists()
-
-
 async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path, policy):
     answers = itertools.chain([False], itertools.repeat(InfrastructureError("the sandbox died")))
     judge = FakeJudge(lambda *_: next(answers))
@@ -240,11 +223,25 @@ async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path,
         ({"perturbed_ratio": 1.5}, "perturbed_ratio is 1.5"),
         ({"perturbed_ratio": 1.0}, "give --perturbed_file"),
         ({"max_prompt_tokens": 1}, "no prompt is left"),
+        *(
+            ({"perturbed_ratio": 0.5, "perturbed_file": problem}, message)
+            for problem, message in (
+                (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "other public"),
+                (square_problem(5, perturbed_public_test_cases=PERTURBED), "give --perturbed_file"),
+                (square_problem(0), "field 'perturbed_public_test_cases' is missing"),
+                (square_problem(0, perturbed_public_test_cases="x"), "not valid JSON"),
+            )
+        ),
     ],
 )
-async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, message):
+async def test_settings_that_cannot_work_and_perturbed_tests_of_another_run_are_refused(
+    tmp_path, policy, settings, message
+):
+    if "perturbed_file" in settings:
+        settings = settings | {"perturbed_file": write_lines(tmp_path / "p.jsonl", [settings["perturbed_file"]])}
     with pytest.raises(UserError, match=message):
         await process(tmp_path, policy, [trajectory_record(0, [[WRONG, WRONG, RIGHT]])], **settings)
+    assert not (tmp_path / "prompts.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no/such/folder"])

@@ -15,7 +15,7 @@ from outside import assert_each_is_refused
 from support import square_problem, trajectories_of, write_lines
 
 import cobalt.report.viewer.page
-from cobalt.episode import program_of, split_thinking
+from cobalt.episode import program_of
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
 from cobalt.report.viewer import __main__ as view_command
@@ -97,25 +97,20 @@ def piece_of(record):
 
 
 @pytest.mark.parametrize(
-    ("response", "thinking"),
+    ("thinking", "rest"),
     [
-        (DOUBLE, "<think>double it</think>\n"),
-        ("  <think>\na</think> </think>\n\n b \n", "  <think>\na</think> </think>\n\n "),
-        ("no tag but a close</think>x", "no tag but a close</think>"),
-        ("<think>cut off \U0001f600 ", "<think>cut off \U0001f600"),
-        ("<think></think>print(1)", ""),
-        ("print(1)", ""),
+        ("<think>double it</think>\n", "print(1)"),
+        ("  <think>\na</think> </think>\n\n ", "b \n"),
+        ("no tag but a close</think>", "x"),
+        ("<think>cut off \U0001f600", " "),
+        ("", "<think></think>print(1)"),
         ("", ""),
     ],
 )
-def test_thinking_and_the_rest_are_the_response(response, thinking):
-    piece = piece_of(evaluated(0, [[response]], [[0.0]]))
-    entry = piece["samples"][0][0]
-    shown = piece["texts"][entry["thinking"]] if "thinking" in entry else ""
-    rest = piece["texts"][entry["response"]]
-    assert (shown, shown + rest) == (thinking, response)
-    if thinking:
-        assert rest.strip() == split_thinking(response)[1]
+def test_thinking_and_the_rest_are_the_response(thinking, rest):
+    piece = piece_of(evaluated(0, [[thinking + rest]], [[0.0]]))
+    entry, texts = piece["samples"][0][0], piece["texts"]
+    assert (texts[entry["thinking"]] if "thinking" in entry else "", texts[entry["response"]]) == (thinking, rest)
 
 
 def test_what_repeats_is_held_once_and_what_differs_or_is_long_is_marked():
@@ -463,23 +458,25 @@ def test_the_page_asks_for_itself_alone_and_its_policy_stops_injected_scripts_an
     assert "Content Security Policy" in json.dumps(problems_in_console(browser))
 
 
-@pytest.mark.parametrize(("identifier", "written"), [("b c&d", "b+c%26d"), (7, "7")])
-def test_an_address_opens_the_turn_it_names_and_shows_it(page, identifier, written):
-    long = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", identifier)]
-    browser = page(long, fragment=f"#problem={written}&sample=2&turn=6")
-    assert browser.evaluate(PLACE) == [identifier, 0, 2, 6]
-    assert browser.evaluate("document.activeElement.id") == "title-0-6"
-    assert browser.evaluate("byId('title-0-6').getBoundingClientRect().top") < 300
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("problem=b+c%26d&sample=2&turn=6", ["b c&d", 0, 2, 6]),
+        ("problem=7&sample=2&turn=6", [7, 0, 2, 6]),
+        # Those that name nothing open the first problem, and the page says so.
+        *((f"problem={wrong}", None) for wrong in ("99&sample=0&turn=0", "7&sample=3", "<img src=x>")),
+    ],
+)
+def test_an_address_opens_the_turn_it_names_and_shows_it(page, address, place):
+    records = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", "b c&d", 7)]
+    browser = page(records, fragment=f"#{address}")
+    assert browser.evaluate(f"[{PLACE}, byId('alert').hidden]") == [place or ["a", 0, 0, 0], place is not None]
+    if place:
+        assert browser.evaluate("document.activeElement.id") == "title-0-6"
+        assert browser.evaluate("byId('title-0-6').getBoundingClientRect().top") < 300
     browser.evaluate("location.hash = '#problem=a&sample=1&turn=5'")  # a link that is followed in the open page
     browser.wait("document.activeElement.id === 'title-0-5'")
     assert browser.evaluate(PLACE) == ["a", 0, 1, 5]
-
-
-@pytest.mark.parametrize("wrong", ["problem=99&sample=0&turn=0", "problem=lost&sample=2", "problem=<img src=x>"])
-def test_an_address_that_names_nothing_opens_the_first_problem_and_says_so(page, wrong):
-    browser = page(four_problems(), fragment=f"#{wrong}")
-    assert browser.evaluate(PLACE) == ["repaired", 0, 0, 0]
-    assert browser.evaluate("byId('alert').hidden") is False
 
 
 def test_an_address_keeps_filters_searches_order_and_view(page):
