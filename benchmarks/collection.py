@@ -59,8 +59,8 @@ class Arguments:
     """Of a completion."""
     rounds: int = 1
     """Pairs of runs."""
-    threads: int = 1
-    """Threads of this project's engine, which shares the cores with the judge."""
+    threads: int | None = None
+    """Threads of this project's engine, which shares the cores with the judge; by default those that it chooses."""
     offline_threads: int = len(os.sched_getaffinity(0))
     """Threads of the offline engine; by default all cores."""
     kv_cache_gib: int = 4
@@ -122,7 +122,7 @@ def _offline(arguments: Arguments, requests: Path) -> tuple[int, float]:
 
 async def _measured(arguments: Arguments, folder: Path) -> float:
     """Seconds of a collection after one to warm up."""
-    chosen = arguments.engine().model_dump(exclude_unset=True)
+    chosen = arguments.engine().model_dump(exclude_unset=True, exclude_none=True)
     model = chosen.pop("model")
     settings = [f"{key}={value}" for key, value in chosen.items()]
     async with open_vllm_or_url(model=model, settings=settings) as engine, open_judge() as judge:

@@ -109,7 +109,7 @@ def study(arguments: Arguments) -> Study:
 
 
 def gpu_hours(planned: Study, data: Path) -> dict[str, float]:
-    """GPU-hours of each step that needs GPUs, by the paper's figure for a training example: a guess from above.
+    """GPU-hours of each step that needs GPUs, by the paper's figure for a training example: a rough estimate.
 
     Files that are there are counted; others have the published numbers of problems. The contextual prompts, whose
     number the paper does not give, are taken for as many as the problems until they are made.
@@ -134,7 +134,7 @@ def main(arguments: Arguments) -> int:
     dry_run(planned, sys.stdout.write, arguments.model)
     hours = gpu_hours(planned, arguments.data or planned.folder / "data")
     lines = [f"{name:20}{value:8,.1f}" for name, value in {**hours, "all": sum(hours.values())}.items()]
-    print("GPU-hours, a guess from above by the paper's 16.9 s on four GPUs:", *lines, sep="\n", flush=True)  # noqa: T201
+    print("GPU-hours, a rough estimate by the paper's 16.9 s on four GPUs:", *lines, sep="\n", flush=True)  # noqa: T201
     return 0 if arguments.dry_run else arguments.carry_out(planned)
 
 

@@ -54,7 +54,6 @@ from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.rollout.replica import TokenOutput
-from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.training.configuration import TrainingSettings, compose
 
@@ -106,16 +105,10 @@ def loop():  # the engine is a list of recorded answers; the loop, the tokenizer
     return [asyncio.run(ask(program)), asyncio.run(ask("no program", program))]
 
 def judge():
-    from cobalt.judge.steady import SteadyJudge
-    class Once:
-        passing = True
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            self.passing = not self.passing
-            return ExecResult([self.passing], [""], [Verdict(VerdictKind.PASSED)])
-        async def describe(self):
-            return {"isolated": True}
-    steady = SteadyJudge(Once())
-    return [asyncio.run(steady.judge("print(1)", TestSuite(("",), ("1",)))).passing, asyncio.run(steady.describe())]
+    from cobalt.judge.own import OwnJudge
+    own = OwnJudge(lambda code, stdin: f"{len(code)} {stdin}")
+    result = asyncio.run(own.judge("print", TestSuite(("a", "b"), ("5 a", "6"))))
+    return [result.passing, result.feedback, [verdict.kind for verdict in result.verdicts], asyncio.run(own.describe())]
 
 def reward():
     path = "reward.custom_reward_function.path=verl/cobalt_verl/pass_rate_reward.py"
@@ -172,8 +165,12 @@ def test_the_pages_reward_is_the_share_of_passed_tests_in_the_function_that_verl
 
 
 @pytest.mark.slow
-def test_the_pages_judge_takes_the_worse_of_two_results(said):
-    assert said["judge"] == [[False], {"isolated": True, "runs": 2}]
+def test_the_pages_judge_gives_a_verdict_for_each_test(said):
+    [passed, failed], texts, kinds, about = said["judge"]
+    assert [passed, failed, texts[0], about] == [True, False, "", {"judge": "words"}]
+    assert "5 b" in texts[1]
+    assert kinds == ["passed", "wrong_answer"]
+
 
 
 @pytest.mark.slow

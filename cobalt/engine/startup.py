@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 from cobalt.engine.vllm_process import PARENT, EarlyProcess
-from cobalt.engine.vllm_settings import VllmSettings, default_dtype
+from cobalt.engine.vllm_settings import VllmSettings, default_dtype, threads_for
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError
 
@@ -127,7 +127,8 @@ def start(settings: VllmSettings, output: EngineOutput) -> Started:
     """
     _set_variables(settings)
     # The latter is read when torch is loaded, and is not meant for other children of this process.
-    own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(settings.cpu_threads)})
+    threads = settings.cpu_threads or threads_for(settings.model)
+    own = environment_variables(**{PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)})
     with interruptible(), output.redirected(), own:
         try:
             started = _start(settings)

@@ -1,5 +1,6 @@
 """The settings of a vLLM engine, wherever it runs. vLLM is not imported, so that wrong settings show at once."""
 
+import os
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -10,6 +11,7 @@ from cobalt.engine.model_name import model_name
 from cobalt.stage.errors import UserError
 
 ENVIRONMENT_PREFIX = "COBALT_VLLM_"
+_WIDE = 512  # hidden size from which on layers are shared by all cores
 _BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one on ARM
 
 
@@ -27,7 +29,7 @@ class VllmSettings(BaseModel):
         max_num_seqs: Largest number of completions in one batch.
         gpu_memory_utilization: Share of a GPU's memory that vLLM may use.
         kv_cache_gib: Size of the key-value cache on a CPU, in GiB.
-        cpu_threads: Number of threads for the model's arithmetic on a CPU.
+        cpu_threads: Number of threads for the model's arithmetic on a CPU; None: by the model (`threads_for`).
         enforce_eager: Use no CUDA graphs and no compilation (paper: True); starts a minute or two faster on GPUs, and
             generates more slowly where few completions are in a batch. None: False on GPUs, True on a CPU.
         trust_remote_code: Run code that comes with the model.
@@ -46,11 +48,21 @@ class VllmSettings(BaseModel):
     max_num_seqs: int = Field(256, ge=1)
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     kv_cache_gib: int = Field(1, ge=1)
-    cpu_threads: int = Field(1, ge=1)
+    cpu_threads: int | None = Field(None, ge=1)
     enforce_eager: bool | None = None
     trust_remote_code: bool = False
     seed: int = 0
     served_model_name: str | None = Field(None, min_length=1)
+
+
+def threads_for(model: str) -> int:
+    """Threads for a model's arithmetic on a CPU: all cores, or 1 if its layers are too narrow to be divided.
+
+    With the pocket world's model (hidden size 256) the threads would wait for each other, and the judge for a core.
+    """
+    path = model_path(model)
+    width = text_config(path).get("hidden_size") if path else None
+    return 1 if isinstance(width, int) and width < _WIDE else len(os.sched_getaffinity(0))
 
 
 Settings = TypeVar("Settings", bound=VllmSettings)

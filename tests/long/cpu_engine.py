@@ -26,7 +26,7 @@ def main(model: str) -> None:
     from cobalt.engine.vllm_executor import BoundExecutor
 
     llm = LLM(
-        model, dtype="float32", enforce_eager=True, enable_chunked_prefill=False, max_model_len=256, block_size=16,
+        model, dtype="float32", enforce_eager=True, enable_chunked_prefill=False, max_model_len=256,
         distributed_executor_backend=BoundExecutor,
     )  # fmt: skip
     llm.generate({"prompt_token_ids": [5, 6]}, SamplingParams(max_tokens=2), use_tqdm=False)
