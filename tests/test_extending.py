@@ -172,7 +172,6 @@ def test_the_pages_judge_gives_a_verdict_for_each_test(said):
     assert kinds == ["passed", "wrong_answer"]
 
 
-
 @pytest.mark.slow
 def test_the_pages_data_set_becomes_problems_and_training_rows(checkout, policy, tmp_path):
     rows = write_contest(checkout, tmp_path, policy)
