@@ -29,6 +29,9 @@ MODULES = ("judge", "report", "report.viewer", "training", "services", "prefligh
 
 APPS = {"judge": "remote_reward_server.py", "engine": "vllm_engine_actor.py"}
 
+_NO_SERVICES = {"XDG_RUNTIME_DIR": "/nonexistent"}
+"""The environment of a user who runs no `cobalt serve`."""
+
 _DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 _SOURCES = ("cobalt/**/*.py", "verl/**/*.py", "scripts/**/*", "preproc/*.py", "*.py", "tests/*.py", "tests/long/*.py")
 _HEADER = re.compile(r" (-.*?|[A-Z{\[][A-Z_.\- {}\[\]]*?)(?:  +(\S.*))?$")  # of a flag, or of a positional argument
@@ -75,20 +78,19 @@ def run_commands(commands, **variables):
     return _in_process_of_its_own("commands", listed, **variables)
 
 
-def assert_each_is_refused(commands, names):
-    """Of commands that run one after the other in one process: each ends as a user's mistake and names these."""
-    ended = run_commands(((ROOT, map(str, words)) for words in commands), XDG_RUNTIME_DIR="/nonexistent")
+def assert_each_is_refused(commands, names, folder=ROOT, **variables):
+    """Of commands that run in one process: each ends as a user's mistake, in one line that names these."""
+    ended = run_commands([(folder, map(str, words)) for words in commands], **_NO_SERVICES | variables)
     for named, (code, _, said) in zip(names, ended, strict=True):
-        assert code == 2, (named, said)
-        assert all(name in " ".join(said.split()) for name in ([named] if isinstance(named, str) else named)), said
-        assert "Traceback" not in said
+        assert (code, len(said.splitlines())) == (2, 1), (named, code, said)
+        assert all(name in said for name in ([named] if isinstance(named, str) else named)), (named, said)
 
 
-def run_script(*words):
+def run_script(*words, **variables):
     """Run a script, or a module after `-m`, in a process of its own, which finds no `cobalt serve` of the user's."""
     return subprocess.run(
         [sys.executable, *map(str, words)],
-        cwd=ROOT, env=os.environ | {"XDG_RUNTIME_DIR": "/nonexistent"}, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, env=os.environ | _NO_SERVICES | variables, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from cobalt.report.plots import check_plot_path, plot_turns
 from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
-from cobalt.rollout.evaluate_single import OptionalKs, SamplesSettings, evaluate_samples
+from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import WRITTEN, Input, Outcome
@@ -38,8 +38,6 @@ class EvaluateSettings(MultiTurnSettings):
 
     input_file: Input
     """Result of `cobalt repair` or `cobalt sample` (JSONL)."""
-    k: OptionalKs = None  # type: ignore[assignment]  # single turn has a default of its own
-    """The k of pass@k. The default for single-turn results is 1, and 10 if every problem has at least 10 samples."""
 
     def services(self) -> Services:
         """The services that the evaluation needs; raises UserError if the input cannot be read."""

@@ -16,7 +16,6 @@ from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import EngineOnUse, engine_urls
 from cobalt.episode import TruncatedThinking
 from cobalt.judge.opening import open_judge
-from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.problems.problem import load_problems
 from cobalt.report.plots import plot_turns
 from cobalt.report.runs import read_run
@@ -29,7 +28,7 @@ from cobalt.rollout.shared import SamplingFlags
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.manifest import check_made_with
 from cobalt.stage.run import Flag, Outcome, quoted
-from cobalt.stage.serve_state import use_running_services
+from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
 
 
@@ -71,6 +70,10 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
     seed: int = 0
     """Seed of the run."""
 
+    def services(self) -> Services:
+        """The services that the steps need."""
+        return "judge and engine"
+
     def result(self, name: str) -> Path:
         """A file of the output folder."""
         return self.output_dir / name
@@ -98,9 +101,6 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 def main(arguments: Arguments) -> int:
     """Check the input and run every step that is not finished; returns the exit code."""
     sampling = arguments.sample_settings()
-    use_running_services(
-        model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
-    )
     repairing = arguments.repair_settings()
     if arguments.model is not None and not engine_urls(arguments.engine_url):
         check_model(arguments.model)
@@ -111,7 +111,6 @@ def main(arguments: Arguments) -> int:
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
     split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen)
-    enter_delegated()  # before there are processes that would have to move too
     outcomes = asyncio.run(_steps(arguments, sampling))
     if outcomes is None:
         return 1

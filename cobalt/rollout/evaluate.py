@@ -85,7 +85,7 @@ class TurnsSettings(JudgeFlags):
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
         check_ranges(self, ("concurrency", self.concurrency >= 1, "1 or more"))
-        check_k(self.k or ())
+        check_k(self.k)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
         outcomes = {group.problem.id: outcomes_of(group) for group in read_trajectories(result, unfinished=True)}
     ordered = [outcomes[identifier] for identifier in output.ids]
     metrics = turn_metrics(ordered, str(result))
-    figures = protocol_figures(ordered, settings.k or ())
+    figures = protocol_figures(ordered, settings.k)
     protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
     write_metrics(metrics, result, {"protocols": protocols})
     return TurnsOutcome(metrics=metrics, figures=figures, failed=failed, **evaluated(result))
