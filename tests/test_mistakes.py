@@ -27,7 +27,7 @@ OF_COMMANDS = {
     f"{SINGLE} --limit 0": "--limit is 0",
     f"{SINGLE} --ids 1 none-such": "--ids none-such",
     f"{SINGLE} --replay_file absent.jsonl": "cannot read absent.jsonl",
-    f"{SINGLE} --replay_file recorded.jsonl -n 1": "none of the 2 problems, such as 1:",
+    f"{SINGLE} --replay_file recorded.jsonl -n 2": "none of the 2 problems, such as 1:",
     f"{MULTI} --replay_file recorded.jsonl": "none of the 1 problems, such as 1:",
     f"{MULTI} --replay_file first.jsonl --turns 1": "1 turns, and 2",
     f"{SINGLE} --replay_file first.jsonl --ids 1 -n 3": "-n 2",
@@ -42,11 +42,8 @@ OF_COMMANDS = {
     f"{MULTI} -i turns.jsonl": "problem 1: field 'finish_reasons.0'",
     f"{MULTI} --temperature 1.0": "temperature",
     f"{MULTI} -n 4": "-n 4",
-    SINGLE: "--engine_url",
-    f"{MULTI} -n 2": "--engine_url",
     "cobalt sample -i problems.jsonl -o single.jsonl": "`cobalt serve --model",
     EVALUATE: "run a multi-turn script first",
-    f"{EVALUATE} --plot x.doc": ".png or .svg",
     "cobalt smaple": "sample",
     f"{TRY} --model chat -n 0": "num_completions",
     f"{TRY} --model chat --limit 0": "--limit",
@@ -71,10 +68,6 @@ OF_COMMANDS = {
     f"{SERVICES} --judge no_value -- true": "no_value",
     f"{SERVICES} --judge num_replicas=2 -- true": "num_replicas=2 --name evaluator",
     f"{SERVICES} -- no-such-command": "no-such-command",
-    "tests/long/soak.py direct --tests -5": "--tests",
-    "tests/long/soak.py direct --tests 9 --output_dir .": "--seed 1",
-    "tests/long/fuzz.py records --examples 0": "--examples",
-    "tests/long/faults.py --output_dir /dev/null/x": "/dev/null/x",
 }
 """What each sentence must name."""
 
@@ -91,11 +84,10 @@ def folder(tmp_path_factory):
     problem = square_problem(1)
     for name, records in {
         "problems": [problem, square_problem(2)],
-        "recorded": [{"id": "another", "responses": ["a"]}],
+        "recorded": [{"id": "another", "responses": ["a", "b"]}],
         "first": [square_problem(1, responses=["a", "b"])],
         "own": [problem, square_problem("two", instruction="Mine.")],
         "closed": [square_problem(1, public_test_cases=None)],
-        "direct": [{"seconds": 1.0, "start": 0, "seed": 1, "tests": 5}],
         "bad": [problem, {"id": 2}],
         "turns": [square_problem(1, responses=["a"], finish_reasons=["tired"])],
     }.items():
@@ -118,13 +110,15 @@ def test_a_mistake_is_answered_by_a_sentence_that_names_it_and_starts_nothing(fo
 
 @pytest.mark.slow
 @needs_api
-def test_a_wrong_flag_a_judge_that_is_gone_and_a_missing_key_are_named(folder):
+def test_a_wrong_flag_a_service_that_is_not_there_and_a_missing_key_are_named(folder):
     ends = {
+        SINGLE: (1, "`cobalt serve --model MODEL`, or on Ray with `serve run vllm_engine_actor:app"),
+        f"{MULTI} -n 2": (1, "--engine_url"),
         f"{SINGLE} --no_such_flag 1": (2, "no_such_flag"),
         f"{SINGLE} --replay_file first.jsonl -n 2 --ids 1": (1, "http://127.0.0.1:1/evaluator"),
         "run_single_turn_litellm.py -i problems.jsonl -o api.jsonl": (2, "OPENAI_API_KEY"),
     }
-    variables = {"COBALT_HTTP": "http://127.0.0.1:1", "OPENAI_API_KEY": ""}
+    variables = {"COBALT_JUDGE_URL": "http://127.0.0.1:1/evaluator", "OPENAI_API_KEY": "", "XDG_RUNTIME_DIR": "/none"}
     ended = run_commands([(folder, command.split()) for command in ends], **variables)
     for (code, named), (ended_with, _, said) in zip(ends.values(), ended, strict=True):
         assert ended_with == code and named in said and "Traceback" not in said, said

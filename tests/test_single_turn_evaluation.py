@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from outside import run_commands
 from support import result_of, square_problem, trajectory_record, write_lines, write_report
 
 from cobalt.episode.record import read_trajectories
@@ -137,20 +136,3 @@ def test_reports_and_the_viewer_read_the_result_like_any_other_and_not_one_that_
     report = write_report({name: tmp_path / name for name in ("a", "b")}, tmp_path / "report", ks=[2])
     table, _, others = report.read_text().partition("## Other")
     assert "| change" not in table and "50.0" in table and "100.0" in others, "one turn, so no change between turns"
-
-
-def test_the_script_writes_the_figures_again_for_the_same_settings_alone(tmp_path):
-    records = [single(i, [RIGHT] + [HALF] * 9, difficulty="HARD") for i in (0, 1)]
-    write_lines(tmp_path / "single.jsonl", records)
-    write_lines(tmp_path / "other.jsonl", records[:1])
-    words = "eval_single_turn.py -o evaluation.jsonl -i"
-    lines = ("single.jsonl", "single.jsonl --k 1 10", "single.jsonl --k 11", "other.jsonl", "evaluation.jsonl")
-    ended = run_commands((tmp_path, f"{words} {line}".split()) for line in lines)
-    for (code, _, said), expected in zip(ended, (None, None, "k = 11", "other settings", "is an input"), strict=True):
-        assert code == (2 if expected else 0) and (expected or "") in said, said
-    figures = json.loads((tmp_path / "evaluation.metrics.json").read_text())
-    assert figures["turns"][0]["pass_at_1"] == pytest.approx(0.1)
-    groups = figures["single_turn"]["groups"]
-    assert [group["group"] for group in groups] == ["all", "HARD"]
-    assert groups[0]["pass_at"]["10"]["value"] == 1.0
-    assert groups[0]["distinct"]["value"] == 10

@@ -73,7 +73,11 @@ async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Tra
 
 @dataclass(frozen=True)
 class TurnsSettings(JudgeFlags):
-    """Judge every turn of a multi-turn result on the hidden tests."""
+    """Judge every turn of a multi-turn result on the hidden tests; print Pass@1 by turn.
+
+    Programs are judged in this process, or behind a URL (--judge_url). Running the same command again resumes, and
+    prints the table of a finished result without judging anything.
+    """
 
     input_file: Input
     """Result of run_multi_turn_*.py (JSONL)."""

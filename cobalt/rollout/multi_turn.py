@@ -116,7 +116,6 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     settings.check_wording([problem for problem in chosen if not recorded[problem.id]])
     samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
-    settings.check_earlier()
     prompts = load_prompts(settings.prompts)
 
     async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:
