@@ -14,7 +14,6 @@ from cobalt.datasets.split_tests import split_problem_file
 from cobalt.engine.model_check import check_model, model_path
 from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import EngineOnUse, engine_urls
-from cobalt.episode import TruncatedThinking
 from cobalt.judge.opening import open_judge
 from cobalt.problems.problem import load_problems
 from cobalt.report.plots import plot_turns
@@ -63,12 +62,6 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
     """Number of tests that become public in a problem without a split; at least one test stays hidden."""
     limit: int | None = None
     """Work on the first so many problems alone."""
-    enable_thinking: bool = False
-    """Show later turns only the answer of each response, without the thinking."""
-    truncated_thinking: TruncatedThinking = "keep"
-    """With enable_thinking, what later turns see of a response that was cut off inside its thinking."""
-    seed: int = 0
-    """Seed of the run."""
 
     def services(self) -> Services:
         """The services that the steps need."""
@@ -94,7 +87,7 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 
     def _of_both(self) -> dict[str, Any]:
         names = [field.name for base in (SamplingFlags, JudgeFlags) for field in dataclasses.fields(base)]
-        names += ["model", "engine_url", "engine", "num_completions", "seed", "enable_thinking", "truncated_thinking"]
+        names += ["model", "engine_url", "engine", "num_completions"]
         return {name: getattr(self, name) for name in names if name != "ids"}
 
 

@@ -34,7 +34,7 @@ Samples = Literal["auto", "seeded", "unseeded"]
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingFlags:
-    """How responses are drawn, and for which problems; names and defaults are the paper's."""
+    """How responses are drawn, for which problems, and what later turns see of them; defaults are the paper's."""
 
     temperature: float = 0.6
     """Sampling temperature."""
@@ -47,6 +47,14 @@ class SamplingFlags:
     feedback.jinja. Refused if problems have the field instruction in other words."""
     ids: tuple[str, ...] = ()
     """Work on the problems with these ids alone; of them the first, with a limit."""
+    seed: int = 0
+    """Seed of the run; if each sample is seeded, the same seed gives the same records."""
+    enable_thinking: bool = False
+    """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
+    this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
+    truncated_thinking: TruncatedThinking = "keep"
+    """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
+    6,000 characters (paper), or drop them, which leaves an empty message."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +74,10 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
     stage: ClassVar[str]  # its name in the manifest
 
-    enable_thinking: bool = False
-    """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
-    this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
-    truncated_thinking: TruncatedThinking = "keep"
-    """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
-    6,000 characters (paper), or drop them, which leaves an empty message."""
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
     limit: int | None = None
     """Work on the first so many problems alone. A larger limit, or none, goes on with the same result."""
-    seed: int = 0
-    """Seed of the run; if each sample is seeded, the same seed gives the same records."""
     concurrency: Concurrency = 64
     samples: Samples = "auto"
     """seeded: each sample has a seed of its own, which follows from --seed, so that the same command gives the same
