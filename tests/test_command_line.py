@@ -369,4 +369,4 @@ def test_try_leaves_results_report_and_viewer_and_changes_nothing_when_run_again
         written.append([(folder / f"{name}.jsonl").read_bytes() for name in names])
     assert written[0] == written[1]
     assert len(json.loads((folder / "evaluation.metrics.json").read_text())["turns"]) == 2
-    assert (folder / "report" / "report.md").exists() and (folder / "pass_at_1.png").exists()
+    assert all((folder / "report" / name).exists() for name in ("report.md", "pass_at_1.png"))

@@ -16,7 +16,6 @@ from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import EngineOnUse, engine_urls
 from cobalt.judge.opening import open_judge
 from cobalt.problems.problem import load_problems
-from cobalt.report.plots import plot_turns
 from cobalt.report.runs import read_run
 from cobalt.report.terminal import turn_table
 from cobalt.report.viewer.page import write_viewer
@@ -133,9 +132,8 @@ async def _steps(arguments: Arguments, sampling: SampleSettings) -> tuple[Outcom
 
 
 def _report(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> None:
-    """Write plot, report and viewer, and print the table."""
+    """Write report and viewer, and print the table."""
     name, evaluation = arguments.output_dir.name, arguments.result("evaluation.jsonl")
-    plot_turns({name: measured.metrics}, arguments.result("pass_at_1.png"))
     evaluated = read_run(name, evaluation)
     report = write_report([evaluated], arguments.result("report"))
     page = arguments.result("view.html")
