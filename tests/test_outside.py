@@ -79,6 +79,7 @@ class Ran:
 
 def run_all(commands, **variables):
     """What commands left in their folders, in order; a command is (folder, words)."""
+    commands = list(commands)
     ended = outside.run_commands(commands, **variables)
     return [Ran(code, said, folder) for (folder, _), (code, _, said) in zip(commands, ended, strict=True)]
 
@@ -172,6 +173,16 @@ def test_a_finished_result_is_kept_written_again_or_refused_as_it_was(stage, ran
     for name in stage.results:
         whole = STAGES_OF_OLD / slug(stage) / "whole" / name
         assert _content(ran(stage)["same"].folder / name) == _content(whole), name
+
+
+@pytest.mark.sandbox
+def test_contextual_prompts_with_perturbed_copies_and_those_for_evaluation_are_the_recorded_ones(tmp_path):
+    folder = workplace(tmp_path / "recorded", outside.DATA)
+    words = "preproc/process_multi_turn_taco.py -i run/evaluation.jsonl --model policy --prompts pocket"
+    results = {"prompts.jsonl": "", "test_prompts.jsonl": "--is_test --num_turns 2"}
+    run_all((folder, f"{words} --perturbed_ratio 0.5 -o {name} {more}".split()) for name, more in results.items())
+    for name in results:
+        assert (folder / name).read_bytes() == (folder / "run" / name).read_bytes()
 
 
 @pytest.fixture(scope="module")
