@@ -29,6 +29,7 @@ from cobalt.stage.errors import INTERRUPTED, InfrastructureError
 from cobalt.stage.manifest import manifest_path, recorded_arguments
 from cobalt.stage.records import RecordFile, encode_record, read_records
 from cobalt.stage.run import WRITTEN, Each, Input, Outcome, Output, errors_path, stage, whole
+from cobalt.stage.service_flags import JudgeFlags
 
 NUMBERS = range(6)
 HAPPENS = {}
@@ -231,26 +232,20 @@ def test_a_result_that_another_process_writes_is_refused(run):
         assert run.completes()
 
 
-@dataclass(frozen=True)
-class NoFlags:
-    """No flags."""
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.EROFS, errno.EBADF])
 def test_a_file_that_the_system_refuses_is_one_sentence_with_its_name_and_other_errors_are_bugs(capsys, number):
     def refused(settings):
         raise OSError(number, "no", "the/file")
 
     with pytest.raises(OSError if number == errno.EBADF else SystemExit) as ended:
-        run_script(NoFlags, refused, [])
+        run_script(JudgeFlags, refused, [])
     if number != errno.EBADF:
         assert ended.value.code == 2 and "the/file" in capsys.readouterr().err
 
 
 def test_an_output_on_a_full_disk_is_one_sentence():
-    code = (
-        "from cobalt.stage import cli, run; cli.run_script(run.Outcome, lambda _: print('x' * 10**5, flush=True), [])"
-    )
+    code = "import cobalt.stage.cli as c, cobalt.stage.service_flags as f\n"
+    code += "c.run_script(f.JudgeFlags, lambda _: print('x' * 10**5, flush=True), [])"
     with Path("/dev/full").open("w") as full:
         finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=-1, text=True, timeout=60)
     assert finished.returncode == 2
