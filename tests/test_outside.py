@@ -89,9 +89,9 @@ def ran(tmp_path_factory):
     """Run the commands of the stages with the needs of one, on what the recorded commit left; of that one, by case."""
 
     @cache
-    def run_those_with(sandbox, api):  # so that a machine without one of the two can run the others
+    def run_those_with(api):  # so that a machine without its package can run the others
         commands, keys = [], []
-        for stage in (stage for stage in STAGES if (stage.sandbox, stage.api) == (sandbox, api)):
+        for stage in (stage for stage in STAGES if stage.api is api):
             for case, (start, extra) in CASES.items():
                 folder = workplace(tmp_path_factory.mktemp(slug(stage)) / case, outside.DATA)
                 put(STAGES_OF_OLD / slug(stage) / start, folder)
@@ -102,15 +102,12 @@ def ran(tmp_path_factory):
         with provider() as asked:
             return dict(zip(keys, run_all(commands, **variables_of(asked.url)), strict=True))
 
-    return lambda stage: {case: run_those_with(stage.sandbox, stage.api)[stage.name, case] for case in CASES}
+    return lambda stage: {case: run_those_with(stage.api)[stage.name, case] for case in CASES}
 
 
 each_stage = pytest.mark.parametrize(
     "stage",
-    [
-        pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api)
-        for stage in STAGES
-    ],
+    [pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox, *[needs_api] * stage.api]) for stage in STAGES],
 )
 
 
