@@ -170,34 +170,32 @@ def test_the_pages_agent_loop_asks_again_only_where_there_is_no_program(said):
     assert "print(1)" in twice[1][1] and twice[0][0][1] == twice[0][1][1] == once[0][0][1]
 
 
+def convert(checkout, folder, name, rows):
+    """Convert raw rows of the page's data set; the exit code, and what was said."""
+    source = write_lines(folder / f"{name}_raw.jsonl", rows)
+    words = ("-m", "cobalt.stage", "cobalt.datasets.contest:contest", "-i", source, "-o", folder / f"{name}.jsonl")
+    finished = in_checkout(checkout, *words)
+    return finished.returncode, finished.stderr.splitlines()
+
+
+def write_contest(checkout, folder, model):
+    """The page's data set from its raw rows to Parquet; also for tests/long."""
+    for name, numbers in (("train", range(16)), ("validation", range(16, 20))):
+        code, said = convert(checkout, folder, name, map(contest, numbers))
+        assert code == 0, said
+    files = ["--train_file", folder / "train.jsonl", "--validation_file", folder / "validation.jsonl"]
+    files += ["--local_dir", folder / "rows", "--model_name", model, "--prompts", "pocket", "--data_source", "contest"]
+    finished = in_checkout(checkout, "preproc/verl_preproc_single_turn.py", *files)
+    assert finished.returncode == 0, finished.stderr
+    return folder / "rows"
+
+
 @pytest.mark.slow
 def test_the_pages_data_set_becomes_problems_and_training_rows(checkout, policy, tmp_path):
     from pyarrow import parquet
 
-    def run(*words):
-        finished = in_checkout(checkout, *words)
-        return finished.returncode, finished.stderr.splitlines()
-
-    def convert(name, rows):
-        source = write_lines(tmp_path / f"{name}_raw.jsonl", rows)
-        words = (
-            "-m",
-            "cobalt.stage",
-            "cobalt.datasets.contest:contest",
-            "-i",
-            source,
-            "-o",
-            tmp_path / f"{name}.jsonl",
-        )
-        return run(*words)
-
-    assert [convert(*split)[0] for split in (("train", map(contest, range(16))), ("dev", [contest(16)]))] == [0, 0]
-    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
-    files += ["--local_dir", tmp_path / "rows", "--model_name", policy, "--prompts", "pocket"]
-    code, said = run("preproc/verl_preproc_single_turn.py", *files, "--data_source", "contest")
-    assert code == 0, said
-    table = parquet.read_table(tmp_path / "rows" / "train.parquet").to_pylist()
+    table = parquet.read_table(write_contest(checkout, tmp_path, policy) / "train.parquet").to_pylist()
     assert len(table) == 16 and table[0]["data_source"] == "contest"
     assert json.loads(table[3]["reward_model"]["ground_truth"])["outputs"] == ["9\n", "0\n"] * 2
-    code, said = convert("bad", [contest(1), contest(2) | {"secret": None}])
+    code, said = convert(checkout, tmp_path, "bad", [contest(1), contest(2) | {"secret": None}])
     assert (code, len(said)) == (2, 1) and "line 2" in said[0]
