@@ -6,9 +6,9 @@
 #   scripts/hacking_study.sh [--list] [OUTPUT_DIR [SEED]]
 # The default OUTPUT_DIR is runs/hacking_study; the default SEED is 0.
 # Running the script again continues where it stopped. --list shows the steps and which of them are done. The steps are in
-# studies/hacking_study.py.
+# studies/quickstart.py.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '/^#!/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit ;; esac
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh --profile cpu
-exec .venv/bin/python -m studies.hacking_study "$@"
+exec .venv/bin/python -m studies.quickstart --hacking "$@"

@@ -37,8 +37,7 @@ if [ -n "$perturbed" ]; then
 fi
 python "$root/run_multi_turn_vllm.py" --input_file "$first_turn" --output_file "$output/multi_turn.jsonl" \
   --turns "$turns" --public_tests "$public_tests" "${flags[@]}"
-python "$root/eval_multi_turn.py" --input_file "$output/multi_turn.jsonl" --output_file "$output/evaluation.jsonl" \
-  --plot "$output/pass_at_1.png"
+python "$root/eval_multi_turn.py" --input_file "$output/multi_turn.jsonl" --output_file "$output/evaluation.jsonl"
 if [ -n "$perturbed" ]; then
   python "$root/extract_turn_level_errors.py" --data_file "$first_turn" --input_file "$output/evaluation.jsonl" \
     --output_file "$output/events.jsonl"

@@ -1,8 +1,8 @@
 """Studies: a plan of named steps, each one command of this project, that can be listed, stopped and resumed.
 
-`plan` says what a study is and which of its steps are done, `run` runs it, `flags` has the flags of its command, and
-`lines` makes steps of command lines. Each other module states one study and is its command, such as
-`python -m studies.quickstart` in a checkout, or makes tables. Nothing here computes a result that the library also
+`plan` says what a study is and runs it, `flags` has the flags of its command, and `lines` makes steps of command lines.
+Each other module states one study and is its command, such as `python -m studies.quickstart` in a checkout, or makes
+tables. Nothing here computes a result that the library also
 computes, and the library imports nothing of it.
 """
 

@@ -53,7 +53,7 @@ def training_seconds(run: Path, step: int) -> float:
 
     Raises UserError if the run has fewer steps, or no metrics.
     """
-    metrics = [metrics for number, metrics in read_metrics(run) if 0 < number <= step]
+    metrics = (metrics for number, metrics in read_metrics(run) if 0 < number <= step)
     seconds = [of_step["timing_s/step"] for of_step in metrics if "timing_s/step" in of_step]
     if len(seconds) < step:
         raise UserError(f"{run} has {len(seconds)} steps, not {step}: train it to its end")
@@ -86,12 +86,11 @@ def batch_of(run: Path) -> tuple[int, int]:
 def collected(evaluation: Path) -> tuple[int, int]:
     """Generated tokens and judged tests of a collection of trajectories."""
     tokens = tests = 0
-    for group in read_trajectories(evaluation):
-        for trajectory in group.trajectories:
-            for turn in trajectory.turns:
-                tokens += turn.completion_tokens or 0
-                tests += len(turn.public_result.verdicts) if turn.public_result else 0
-                tests += len(turn.hidden_verdicts or ())
+    trajectories = (trajectory for group in read_trajectories(evaluation) for trajectory in group.trajectories)
+    for turn in (turn for trajectory in trajectories for turn in trajectory.turns):
+        tokens += turn.completion_tokens or 0
+        tests += len(turn.public_result.verdicts) if turn.public_result else 0
+        tests += len(turn.hidden_verdicts or ())
     return tokens, tests
 
 
@@ -102,7 +101,7 @@ def cost(at: SeedFolders, method: Method) -> Cost:
     seconds, tokens, tests, memory = preparing, 0.0, 0.0, 0.0
     for slug, share in method.trained:
         length = exported_step(at.model(method)) if share is None else int(share * STEPS)
-        run = at.training(slug)
+        run = at.home / f"{slug}_training"
         prompts_of_step, samples_of_prompt = batch_of(run)
         samples = prompts_of_step * samples_of_prompt
         steps += length
@@ -113,8 +112,8 @@ def cost(at: SeedFolders, method: Method) -> Cost:
             tokens += samples * metrics.get("reward/generated_tokens", metrics["response_length/mean"])
             tests += samples * metrics["reward/judged_tests"]
             memory = max(memory, metrics["actor/perf/cpu_memory_used_gb"])
-    for name in (name for name in method.prepared if name.endswith("_collection")):
-        generated, judged = collected(at.collection(name.removesuffix("_collection")) / EVALUATION)
+    for slug in (name.removesuffix("_collection") for name in method.prepared if name.endswith("_collection")):
+        generated, judged = collected(at.home / f"{slug}_collection" / EVALUATION)
         tokens, tests = tokens + generated, tests + judged
     return Cost(steps, prompts, examples, seconds, preparing, tokens, tests, memory)
 
@@ -125,7 +124,7 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
     `costs` are those of each method, by seed.
     """
     seeds = sorted(next(iter(costs.values())))
-    cells, data = [], []
+    cells = []
     for method, by_seed in costs.items():
         every = [by_seed[seed] for seed in seeds]
         of_prompts = " / ".join(f"{one.seconds / one.prompts:.2f}" for one in every)
@@ -141,7 +140,6 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
                 *(f"{sum(tokens) / answers:.0f}", f"{sum(tests) / answers:.1f}", f"{max(memory):.1f}"),
             ]
         )
-        data += [(method, seed, *astuple(by_seed[seed])) for seed in seeds]
     return Table(
         name,
         "What training took, the mean over seeds, without starts of training runs and services. Data: collecting,"
@@ -155,5 +153,5 @@ def cost_table(name: str, costs: Mapping[str, Mapping[int, Cost]]) -> Table:
         ],
         cells,
         ("method", "seed", *(field.name for field in fields(Cost))),
-        data,
+        [(method, seed, *astuple(by_seed[seed])) for method, by_seed in costs.items() for seed in seeds],
     )

@@ -30,8 +30,6 @@ from cobalt.training.policy import policy_path
 
 logger = logging.getLogger(__name__)
 
-_MAX_LENGTH = 32768  # tokens of a prompt with its response
-
 
 @dataclass(frozen=True)
 class Arguments:
@@ -57,21 +55,21 @@ def divergence(start: str, model: str, groups: Path, thinking: TemplateThinking 
 
     Raises UserError if a policy or the file cannot be read, or the two policies' tokenizers make different tokens.
     """
-    rows = []
-    for policy in (start, model):
-        tokenizer = load_tokenizer(str(policy_path(policy)))
-        loaded = load_groups(groups, tokenizer, OfflineSettings(), _MAX_LENGTH, thinking)
-        rows.append([row for group in loaded for row in group])
-    pairs = (pair for one, other in zip(*rows, strict=True) for pair in zip(_parts(one), _parts(other), strict=True))
-    if not all(np.array_equal(*pair) for pair in pairs):
-        raise UserError(f"the tokenizers of {start} and {model} make different tokens of {groups}")
-    before, after = (_log_probs(str(policy_path(policy)), rows[0]) for policy in (start, model))
+    policies = [str(policy_path(policy)) for policy in (start, model)]
+    rows, others = (
+        [
+            row
+            for group in load_groups(groups, load_tokenizer(policy), OfflineSettings(), 32768, thinking)
+            for row in group
+        ]
+        for policy in policies
+    )
+    for one, other in zip(rows, others, strict=True):
+        if not (np.array_equal(one.prompt, other.prompt) and np.array_equal(one.response, other.response)):
+            raise UserError(f"the tokenizers of {start} and {model} make different tokens of {groups}")
+    before, after = (_log_probs(policy, rows) for policy in policies)
     change = after - before
-    return float((np.exp(change) - change - 1).mean()), len(rows[0]), len(change)
-
-
-def _parts(row: Row) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    return row.prompt, row.response
+    return float((np.exp(change) - change - 1).mean()), len(rows), len(change)
 
 
 def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
@@ -87,7 +85,7 @@ def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
     chosen = []
     with torch.inference_mode():
         for row in rows:
-            tokens = torch.from_numpy(np.concatenate(_parts(row)).astype(np.int64)).to(device)
+            tokens = torch.from_numpy(np.concatenate((row.prompt, row.response)).astype(np.int64)).to(device)
             # The logits at a token are about the token after it, and nothing is wanted about the prompt's.
             logits = model(tokens[None], logits_to_keep=len(row.response) + 1).logits[0, :-1]
             log_probs = logits.log_softmax(-1).gather(1, tokens[len(row.prompt) :, None])[:, 0]
@@ -97,12 +95,11 @@ def _log_probs(policy: str, rows: Iterable[Row]) -> npt.NDArray[np.float64]:
 
 def main(arguments: Arguments) -> int:
     """Run, and return the exit code."""
-    result = arguments.output_file
-    check_files([arguments.groups], [result])
-    start, model, thinking = arguments.start, arguments.model, arguments.chat_template_thinking
-    settings = {"stage": "divergence", "start": start, "model": model, "chat_template_thinking": thinking}
-    open_manifest(result, settings, [arguments.groups])
-    kl, responses, tokens = divergence(start, model, arguments.groups, thinking)
+    result, groups = arguments.output_file, arguments.groups
+    settings = {name: getattr(arguments, name) for name in ("start", "model", "chat_template_thinking")}
+    check_files([groups], [result])
+    open_manifest(result, {"stage": "divergence", **settings}, [groups])
+    kl, responses, tokens = divergence(arguments.start, arguments.model, groups, arguments.chat_template_thinking)
     replace_text(result, json.dumps({"kl": kl, "responses": responses, "tokens": tokens}) + "\n")
     logger.info("KL %.4f nats a token over %d responses (%d tokens): %s", kl, responses, tokens, result)
     return 0

@@ -6,7 +6,8 @@ evaluations of its trajectories, and the metrics of its training runs. Nothing i
 """
 
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -65,11 +66,8 @@ def _environment() -> Iterator[tuple[str, str]]:
     """The GPUs by nvidia-smi, the CUDA version that torch was built for, and the packages that decide the figures."""
     import torch
 
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader"]
-    try:
-        gpus = subprocess.check_output(query, text=True, stderr=subprocess.DEVNULL).splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        gpus = []
+    query = "nvidia-smi --query-gpu=name,memory.total,compute_cap,driver_version --format=csv,noheader"
+    gpus = subprocess.run(["bash", "-c", query], text=True, capture_output=True, check=False).stdout.splitlines()
     yield from ((f"GPU {index}", line.strip()) for index, line in enumerate(gpus))
     yield "CUDA of torch", torch.version.cuda or "none"
     yield from ((package, installed_version(package) or "not installed") for package in _PACKAGES)
@@ -109,18 +107,29 @@ def _training(run: Path) -> tuple[list[str], float]:
         for key in (*_AGREEMENT, *_MEMORY)
         if (values := [metrics[key] for metrics in trained if key in metrics])
     }
-    agreement = [(name, f"{worst[key]:.3g}") for key, name in _AGREEMENT.items() if key in worst]
-    memory = [(name, f"{worst[key]:.1f}") for key, name in _MEMORY.items() if key in worst]
+
+    def shown(names: Mapping[str, str], form: str) -> list[tuple[str, str]]:
+        return [(name, format(worst[key], form)) for key, name in names.items() if key in worst]
+
     parts = [
         f"## Training run {run.name}",
         f"Sums over {len(timed)} steps; the first step of a run, in which kernels are compiled, is left out.",
         _table(_HEAD, phases),
         "The sampled tokens under vLLM and under the actor, the worst of all steps:",
-        _table(("of the probabilities", "value"), agreement),
+        _table(("of the probabilities", "value"), shown(_AGREEMENT, ".3g")),
         "Peaks of memory:",
-        _table(("memory", "GiB"), memory),
+        _table(("memory", "GiB"), shown(_MEMORY, ".1f")),
     ]
     return parts, worst.get(_DIFFERENCE, 0.0)
+
+
+def _gpu_memory(samples: Path) -> str:
+    """The part of the page about the GPU's memory. Raises UserError if the file has no samples."""
+    try:
+        used = max(float(line.rpartition(",")[2]) for line in samples.read_text().splitlines() if line)
+    except (OSError, ValueError):
+        raise UserError(f"{samples} has no samples of nvidia-smi, or something else") from None
+    return f"## Memory of the GPU\n\nAt most {used / 1024:.1f} GiB in use by all processes, sampled every two seconds."
 
 
 @dataclass(frozen=True)
@@ -140,17 +149,14 @@ def main(arguments: Arguments) -> int:
 
     Raises InfrastructureError if vLLM samples from another policy than the one that is trained; the page is written.
     """
-    from rich.console import Console
-    from rich.markdown import Markdown
-
     steps, training, apart, total = [], [], [], 0.0
     records = {record["step"]: record for record in read_records(arguments.study / STEPS_FILE, unfinished=True)}
     for name, record in records.items():
-        seconds = record["seconds"] - record["services_seconds"]
-        tokens = [collected(Path(path))[0] for path in record["files"] if Path(path).name == EVALUATION]
+        seconds, files = record["seconds"] - record["services_seconds"], list(map(Path, record["files"]))
+        tokens = [collected(path)[0] for path in files if path.name == EVALUATION]
         steps.append(_phase(name, seconds, tokens[0] if tokens else None))
         total += seconds
-        for path in (path for path in map(Path, record["files"]) if path.name == METRICS):
+        for path in (path for path in files if path.name == METRICS):
             parts, difference = _training(path.parent)
             training += parts
             apart += [f"{name} ({difference:.3g})"] if not difference <= LARGEST_DIFFERENCE else []
@@ -166,20 +172,11 @@ def main(arguments: Arguments) -> int:
         "Wall time of each step, without the start of its services and with the judge. Tokens are those of responses.",
         _table(_HEAD, [*steps, ("all", f"{total:.1f}", "", "")]),
         *training,
+        *([_gpu_memory(arguments.memory_file)] if arguments.memory_file else []),
     ]
-    if arguments.memory_file is not None:
-        try:
-            lines = arguments.memory_file.read_text().splitlines()
-            used = max(float(line.rpartition(",")[2]) for line in lines if line)
-        except (OSError, ValueError):
-            raise UserError(f"{arguments.memory_file} has no samples of nvidia-smi, or something else") from None
-        page += [
-            "## Memory of the GPU",
-            f"At most {used / 1024:.1f} GiB were in use by all processes together, by a sample every two seconds.",
-        ]
     text = "\n\n".join(page) + "\n"
     replace_text(arguments.output_file, text)
-    Console().print(Markdown(text))
+    sys.stdout.write(text)
     if apart:
         raise InfrastructureError(
             f"in {', '.join(apart)} the mean difference of vLLM's and the actor's probabilities is above"

@@ -10,9 +10,10 @@ from typing import Any
 
 from cobalt.report.curves import METRICS
 from cobalt.report.runs import EVALUATION
+from cobalt.serving.services import ServiceFlags
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings
-from studies.plan import Services, Step
+from studies.plan import Step, Study
 
 EVENTS = "events.jsonl"
 """The hacking events in a folder of scripts/multi_turn.sh with impossible feedback."""
@@ -31,7 +32,6 @@ _CHOICES = {
 """The data, rollout and estimator that each of the scripts train_METHOD.sh chooses."""
 
 NO_VALIDATION = "trainer.test_freq=-1 trainer.val_before_train=false"
-
 _HEAD = 'mkdir -p "$(dirname "$3")" && head -n "$1" "$2" >"$3"'
 
 
@@ -58,8 +58,9 @@ class Lines:
         inputs: Files and folders that are there before.
         sampling: Flags of sampling, of every policy.
         data_source: In the rows for veRL.
-        services: Settings of the engine and of the judge (`Services`) of steps that have a model.
+        services: Settings of the engine and of the judge (`ServiceFlags`) of steps that have a model.
         prefix: Of the names of all steps.
+        profile: Of training runs; those of "paper" have the paper's judge.
 
     Raises UserError if the seed is negative.
     """
@@ -71,13 +72,15 @@ class Lines:
         inputs: Iterable[Path] = (),
         sampling: str = POCKET,
         data_source: str | None = "pocket",
-        services: Mapping[str, tuple[str, ...]] | None = None,
+        services: Mapping[str, Any] | None = None,
         prefix: str = "",
+        profile: str = "pocket",
     ) -> None:
         if seed < 0:
             raise UserError(f"the seed is {seed}: it must be 0 or more")
         self.steps: list[Step] = []
-        self._made, self._services, self._prefix = list(inputs), services or {}, prefix
+        self._inputs = tuple(inputs)
+        self._made, self._services, self._prefix, self._profile = [*self._inputs], services or {}, prefix, profile
         self._seed, self._sampled = seed, f"{sampling} --seed {seed}"
         self._source = f"--data_source {data_source}" if data_source else ""
 
@@ -109,35 +112,37 @@ class Lines:
         read = {model, *(Path(part) for word in words for part in (word, word.partition("=")[2].strip("'")) if part)}
         if needs is None:
             needs = tuple(path for path in self._made if not read.isdisjoint((path, *path.parents[:-1])))
-        services = Services(model, **self._services) if model else None
+        services = ServiceFlags(model=str(model), **self._services) if model else None
         self.steps.append(Step(f"{self._prefix}{name}", purpose, words, tuple(makes), needs, services, shown))
         self._made += self.steps[-1].files
 
     def world(self, world: Path, flags: str) -> None:
         """A pocket world and its seed model, which a later step measures."""
-        purpose = "Make the problems of the pocket world and train its seed model (base)."
+        purpose = "Make the pocket world's problems, and train its seed model (base)."
         line = ("python -m cobalt.pocket --output_dir", world, f"--seed {self._seed} {flags}")
         made = (*(problems(world, split) for split in ("train", "dev", "test")), world / "model")
         self.add("pocket_world", purpose, *line, makes=made)
 
-    def head(self, name: str, use: str, count: int, source: Path, file: Path) -> None:
+    def head(self, name: str, count: int, source: Path, file: Path) -> None:
         """The first `count` lines of a file, as a file of their own."""
         line = ("bash -c", (_HEAD,), f"first_problems {count}", source, file)
-        self.add(name, f"Choose {use}.", *line, makes=[file])
+        self.add(name, f"Choose the first {count} lines of {source}.", *line, makes=[file])
 
-    def write(self, name: str, purpose: str, source: Path, run: Path, model: Path, flags: str) -> None:
+    def write(self, name: str, source: Path, run: Path, model: Path, flags: str) -> None:
         """Trajectories of a model on a file of problems, evaluated on hidden tests.
 
         With `--perturbed` among the flags feedback comes from impossible tests, and hacking events are extracted.
         """
-        files = (run / EVALUATION, *((run / EVENTS,) if "--perturbed" in flags.split() else ()))
+        perturbed = "--perturbed" in flags.split()
+        files = (run / EVALUATION, *((run / EVENTS,) if perturbed else ()))
+        purpose = "Write trajectories, evaluate them" + (", and extract hacking events." if perturbed else ".")
         line = ("bash scripts/multi_turn.sh", source, run, self._sampled, flags)
         self.add(name, purpose, *line, makes=files, model=model)
 
-    def sample(self, name: str, purpose: str, source: Path, file: Path, model: Path, flags: str) -> None:
+    def sample(self, name: str, source: Path, file: Path, model: Path, flags: str) -> None:
         """Judged first programs of a model on a file of problems."""
         line = ("python run_single_turn_vllm.py --input_file", source, "--output_file", file, self._sampled, flags)
-        self.add(name, purpose, *line, makes=[file], model=model)
+        self.add(name, "Write first programs, and judge them.", *line, makes=[file], model=model)
 
     def rows(
         self, name: str, kind: str, train: Path, validation: Path, folder: Path, policy: Path, flags: str = ""
@@ -151,15 +156,13 @@ class Lines:
     def prompts(self, name: str, run: Path, file: Path, policy: Path, *flags: Word) -> None:
         """Contextual prompts from the trajectories of a run; prompts are measured by the tokens of `policy`."""
         line = ("python preproc/process_multi_turn_taco.py --input_file", run / EVALUATION, "--output_file", file)
-        purpose = "Cut the trajectories into contextual prompts."
-        self.add(name, purpose, *line, *flags, "--model_name", policy, makes=[file])
+        self.add(name, "Cut trajectories into prompts.", *line, *flags, "--model_name", policy, makes=[file])
 
     def perturbed(self, slug: str, run: Path, folder: Path, policy: Path, validation: Path) -> None:
         """Rows for GRPO on the partial trajectories of a run, and on a copy of each with impossible feedback."""
         copies, prompts = folder / "perturbed.jsonl", folder / "prompts.jsonl"
-        purpose = "Make two public tests of each problem of FT's trajectories impossible."
         line = ("python preproc/run_perturbation.py -i", run / EVALUATION, "-o", copies)
-        self.add(f"{slug}_problems", purpose, *line, makes=[copies])
+        self.add(f"{slug}_problems", "Make two public tests of each problem impossible.", *line, makes=[copies])
         flags = "--prompts pocket --perturbed_ratio 1 --perturbed_file"
         self.prompts(f"{slug}_prompts", run, prompts, policy, flags, copies)
         self.rows(f"{slug}_rows", "multi", prompts, validation, folder, policy)
@@ -169,26 +172,14 @@ class Lines:
         line = (f"env HF_HUB_OFFLINE=0 hf download {hub} --local-dir", model)
         self.add(name, f"Download {hub}.", *line, makes=[model])
 
-    def train(
-        self,
-        name: str,
-        purpose: str,
-        method: str,
-        data: Path,
-        policy: Path,
-        run: Path,
-        overrides: str,
-        *,
-        profile: str = "pocket",
-        environment: str = "",
-    ) -> None:
+    def train(self, name: str, method: str, data: Path, policy: Path, run: Path, overrides: str) -> None:
         """A training run of veRL; `method` is that of scripts/train_METHOD.sh."""
-        settings = f"data.seed={self._seed} {overrides}"
-        paths = ("--data_dir", data, "--model", policy, "--output_dir", run)
-        line = (f"{environment} bash scripts/train_{method}.sh", *paths, f"--profile {profile}", settings)
-        self.add(name, purpose, *line, makes=[run / "model", run / METRICS])
+        settings, variables = f"data.seed={self._seed} {overrides}", "env COBALT_JUDGE_PAPER=true "
+        paths = ("--data_dir", data, "--model", policy, "--output_dir", run, f"--profile {self._profile}")
+        line = (f"{variables * (self._profile == 'paper')}bash scripts/train_{method}.sh", *paths, settings)
+        self.add(name, f"Train the policy ({method}).", *line, makes=[run / "model", run / METRICS])
         chosen: dict[str, Any] = dict(zip(("data", "rollout", "estimator"), _CHOICES[method], strict=True))
-        training = TrainingSettings(data, str(policy), run, tuple(settings.split()), scale=profile, **chosen)
+        training = TrainingSettings(data, str(policy), run, tuple(settings.split()), scale=self._profile, **chosen)
         self.steps[-1] = replace(self.steps[-1], training=training)
 
     def train_offline(self, name: str, estimator: str, data: Path, policy: Path, run: Path, *settings: Word) -> None:
@@ -203,23 +194,21 @@ class Lines:
         self.add(name, f"Export the policy after {step} steps.", *line, makes=[model])
 
     def report(
-        self, name: str, purpose: str, runs: Mapping[str, Path], folder: Path, events: Mapping[str, Path] | None = None
+        self, name: str, runs: Mapping[str, Path], folder: Path, events: Mapping[str, Path] | None = None
     ) -> None:
         """Tables and plots of evaluated runs, by their names; `events` are files with their hacking events."""
         hacking = ("--hacking", *_named(events)) if events else ()
         line = ("python -m cobalt.report", _named(runs), hacking, "-o", folder)
-        self.add(name, purpose, *line, makes=[folder / "report.md"], shown=True)
+        self.add(name, f"Compare {', '.join(runs)}.", *line, makes=[folder / "report.md"], shown=True)
 
     def curves(self, run: Path, folder: Path) -> None:
         """A page with the curves and rollouts of a training run, as `cobalt watch` shows them."""
         line = ("python -m cobalt.report.watch", run, "-o", folder / f"{run.name}.html")
         self.add(f"{run.name}_page", "Write the page of a training run.", *line, makes=line[-1:])
 
-    def tables(self, module: str, folder: Path, *flags: Word) -> None:
-        """The tables of a study, which a module writes into RESULTS.md in the study's folder."""
-        results = folder / "RESULTS.md"
-        line = (f"python -m {module}", folder, *flags, "--output_file", results)
-        self.add("results", "Write the tables.", *line, makes=[results])
+    def study(self, name: str, folder: Path, arguments: Mapping[str, Any], closing: str) -> Study:
+        """The study of these steps."""
+        return Study(name, folder, arguments, tuple(self.steps), closing, inputs=self._inputs)
 
 
 def _named(paths: Mapping[str, Path]) -> tuple[str, ...]:

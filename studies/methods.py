@@ -1,7 +1,6 @@
 """The methods of the comparison on the pocket world: their rows, how large they are, and where everything lies.
 
-`studies.reproduce` plans the steps that make them, and `studies.results` the tables. Offline training has
-rows of its own (`studies.offline`).
+`studies.reproduce` plans the steps that make them. Offline training has rows of its own (`studies.offline`).
 """
 
 from dataclasses import dataclass, replace
@@ -32,18 +31,19 @@ class Method:
     perturbed: bool = False
 
 
-_FT_DATA = ("ft_rows",)
-_COLLECTED = ("collection", "prompts", "rows")
-_OWN_DATA = tuple(f"cobalt_{part}" for part in _COLLECTED)
-_COBALT_DATA = tuple(f"ft_cobalt_{part}" for part in _COLLECTED)
-_PERTURBED_DATA = tuple(f"ft_cobalt_ptb_{part}" for part in ("problems", "prompts", "rows"))
+def _made(slug: str, *parts: str) -> tuple[str, ...]:
+    """The steps that made the data of a training run."""
+    return tuple(f"{slug}_{part}" for part in parts or ("collection", "prompts", "rows"))
+
+
+_FT_DATA, _COBALT_DATA = ("ft_rows",), _made("ft_cobalt")
 
 BASE = Method("base", "base")
 FT = Method("FT", "ft", (("ft", 1),), _FT_DATA, perturbed=True)
 FT_MORE = Method("FT-more", "ft_more", (("ft", 2),), _FT_DATA)
 COBALT = Method("Cobalt", "cobalt_ft", (("cobalt_ft", 2),), _COBALT_DATA)
 COBALT_HALF = Method("Cobalt, half", "cobalt_ft_half", (("cobalt_ft", 1),), _COBALT_DATA)
-COBALT_OWN = Method("Cobalt, own trajectories", "cobalt", (("cobalt", 2),), _OWN_DATA)
+COBALT_OWN = Method("Cobalt, own trajectories", "cobalt", (("cobalt", 2),), _made("cobalt"))
 FT_COBALT = Method("FT-Cobalt", "ft_cobalt", (("ft", 1), ("ft_cobalt", 1)), (*_FT_DATA, *_COBALT_DATA), perturbed=True)
 SECOND_ROUND = "ft_cobalt_2_rounds_2"
 """Of FT-Cobalt in two rounds: the collection, the rows and the training run of the second one."""
@@ -51,13 +51,13 @@ TWO_ROUNDS = Method(
     "FT-Cobalt, 2 rounds",
     "ft_cobalt_2_rounds",
     (("ft", 1), ("ft_cobalt", 0.5), (SECOND_ROUND, 0.5)),
-    (*_FT_DATA, *_COBALT_DATA, *(f"{SECOND_ROUND}_{part}" for part in _COLLECTED)),
+    (*_FT_DATA, *_COBALT_DATA, *_made(SECOND_ROUND)),
 )
 FT_COBALT_PTB = Method(
     "FT-Cobalt-PTB",
     "ft_cobalt_ptb",
     (("ft", 1), ("ft_cobalt_ptb", 1)),
-    (*_FT_DATA, "ft_cobalt_collection", *_PERTURBED_DATA),
+    (*_FT_DATA, "ft_cobalt_collection", *_made("ft_cobalt_ptb", "problems", "prompts", "rows")),
     perturbed=True,
 )
 GRPO_MT = Method("GRPO-MT", "grpo_mt", (("grpo_mt", 0.75),), ("grpo_mt_rows",), perturbed=True)
@@ -72,6 +72,9 @@ Cobalt trains the seed model on FT's trajectories, as in the paper. After it com
 Cobalt as FT-Cobalt has, and a Cobalt on the seed model's own trajectories.
 """
 
+VARIANTS = (FT_MORE, COBALT_HALF, COBALT_OWN, TWO_ROUNDS, FT_COBALT_PTB)
+"""Rows that the curves of equal examples leave out, so that the others can be told apart."""
+
 EQUAL_TIME = tuple(
     replace(method, slug=f"{method.slug}_time", trained=((method.trained[0][0], None),), perturbed=False)
     for method in (FT_MORE, COBALT_OWN, GRPO_MT, VERPO_MT)
@@ -83,7 +86,10 @@ TIMED = (BASE, FT, FT_COBALT, *EQUAL_TIME)
 
 @dataclass(frozen=True, slots=True)
 class SeedFolders:
-    """Where everything of one seed lies, in the folder of a study."""
+    """Where everything of one seed lies, in the folder of a study.
+
+    In `home` are SLUG_training, a training run; SLUG_data, its rows; and SLUG_collection, trajectories to train on.
+    """
 
     folder: Path
     seed: int
@@ -101,18 +107,6 @@ class SeedFolders:
     def step(self, name: str) -> str:
         """The name of a step of this seed."""
         return f"seed{self.seed}_{name}"
-
-    def training(self, slug: str) -> Path:
-        """A training run."""
-        return self.home / f"{slug}_training"
-
-    def data(self, slug: str) -> Path:
-        """The rows of a training run."""
-        return self.home / f"{slug}_data"
-
-    def collection(self, slug: str) -> Path:
-        """Trajectories that were collected to train on."""
-        return self.home / f"{slug}_collection"
 
     def model(self, method: Method) -> Path:
         """The policy of a row."""

@@ -1,20 +1,39 @@
-"""What a study is: named steps in an order, the files that they need and make, and which of them are done.
+"""A study: named steps in an order, the files that they need and make, and which of them are done.
 
 A step is done when the record of its last successful run names the same command, and the files that it needs and makes
 have the contents that they had then. So a study that was stopped continues where it stopped, and a step whose input has
 changed, or whose result was removed, runs again. The commands themselves resume and refuse other settings
-(`cobalt.stage.manifest`). Nothing is run or written here.
+(`cobalt.stage.manifest`).
+
+`run_study` runs each step that is not done, in order, with the services that it needs, which are started once for
+neighbouring steps that need the same ones. A step's output goes to its log in the study's folder; when the step
+succeeds, a line is added to `steps.jsonl` there. The first failure ends the study.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from cobalt.stage.manifest import file_digest
-from cobalt.stage.records import read_records
+from cobalt.serving.children import variables
+from cobalt.serving.services import ServiceFlags
+from cobalt.stage.cli import terminations_as_interrupts
+from cobalt.stage.environment import environment_variables
+from cobalt.stage.errors import CobaltError, UserError
+from cobalt.stage.manifest import file_digest, open_manifest
+from cobalt.stage.records import RecordFile, read_records
 from cobalt.training.configuration import TrainingSettings
+
+logger = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout: the folder that commands run in."""
@@ -22,27 +41,8 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS_FILE = "steps.jsonl"
 """In a study's folder: a line for each successful run of a step."""
 
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What must be running while a step runs: a judge and an engine.
-
-    Attributes:
-        model: Folder of the engine's model.
-        engine: Settings of the engine, each as key=value.
-        judge: Settings of the judge.
-    """
-
-    model: Path
-    engine: tuple[str, ...] = ()
-    judge: tuple[str, ...] = ()
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags of `python -m cobalt.services`."""
-        settings = {"--engine": self.engine, "--judge": self.judge}
-        more = (word for flag, values in settings.items() for value in values for word in (flag, value))
-        return ("--model", str(self.model), *more)
+_STOPS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+"""How a step is stopped: signals, each with the seconds that it may take until the next one is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Step:
     command: tuple[str, ...]
     files: tuple[Path, ...]
     needs: tuple[Path, ...] = ()
-    services: Services | None = None
+    services: ServiceFlags | None = None
     shown: bool = False
     training: TrainingSettings | None = None
 
@@ -81,8 +81,7 @@ class Study:
         steps: The plan, in the order in which the steps are started.
         closing: What to look at when the study is complete.
         root: The folder that commands run in. Relative paths of the study are relative to it.
-        inputs: Files and folders that must be there before the study begins, made by another study.
-        made_by: The command that makes them.
+        inputs: Files and folders that must be there before the study begins.
     """
 
     name: str
@@ -92,7 +91,6 @@ class Study:
     closing: str
     root: Path = ROOT
     inputs: tuple[Path, ...] = ()
-    made_by: str = ""
 
     @property
     def record_file(self) -> Path:
@@ -128,3 +126,110 @@ def _digest(path: Path) -> str | None:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     lines = [f"{file.relative_to(path)} {file_digest(file)}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def run_study(study: Study, show: Callable[[str], object]) -> int:
+    """Run every step that is not done; `show` is called with the output of each step that is `shown`.
+
+    Returns:
+        0, or the exit code of the step that failed (128 + N when signal N ended it).
+
+    Raises:
+        UserError: an input is missing, or the folder cannot be written, is in use, or was begun with other arguments.
+        KeyboardInterrupt: the study was stopped; the step that was running is stopped too.
+    """
+    for path in study.inputs:
+        if not (study.root / path).exists():
+            raise UserError(f"{study.name} needs {path}, which is not there")
+    clock = time.monotonic()
+
+    def say(message: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - clock), 60)
+        logger.info("%s, %d:%02d min: %s", study.name, minutes, seconds, message)
+
+    with terminations_as_interrupts(), RecordFile(study.record_file) as output, _OpenServices(study.root) as services:
+        open_manifest(study.record_file, {"study": study.name, **study.arguments})
+        records = step_records(study)
+        for step in study.steps:
+            if is_done(study, step, records.get(step.name)):
+                say(f"{step.name} is done")
+                continue
+            log = study.folder / "logs" / f"{step.name}.log"
+            say(f"{step.name}: {step.purpose} Log: {log}\n  {shlex.join(step.command)}")
+            code, said, record = _run_step(study, step, study.root / log, services)
+            if code:
+                logger.error(
+                    "%s\n%s: step %s failed with exit code %d; its log is %s; the same command goes on from there",
+                    *(said, study.name, step.name, code, log),
+                )
+                return code
+            output.append({"id": max(map(int, output.ids), default=0) + 1, **record})
+            if step.shown:
+                show(said)
+        say(study.closing)
+    return 0
+
+
+def _run_step(study: Study, step: Step, log: Path, services: "_OpenServices") -> tuple[int, str, dict[str, Any]]:
+    """Run a step; returns its exit code, what it has said (of a failed one the last lines), and its record."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    clock, started = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    try:
+        environment = _environment() | services.variables_for(step.services)
+    except CobaltError as error:
+        return 1, str(error), {}
+    services_seconds, needs = time.monotonic() - clock, digests(study, step.needs)
+    with log.open("ab") as file:
+        begin = file.tell()
+        code = _run(step.command, study.root, environment, file)
+    said = log.read_bytes()[begin:].decode("utf-8", errors="replace")
+    if code:
+        return code if code > 0 else 128 - code, "\n".join(said.rstrip().splitlines()[-20:]), {}
+    files = digests(study, step.files)
+    if missing := [path for path, digest in files.items() if digest is None]:
+        return 1, f"the command succeeded, but did not make {', '.join(missing)}", {}
+    timed = {"seconds": round(time.monotonic() - clock, 1), "services_seconds": round(services_seconds, 1)}
+    record = {"step": step.name, "command": list(step.command), "started": started, "needs": needs, "files": files}
+    return 0, said, record | timed
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a step's command, without services: no downloads, no cluster, and this Python first."""
+    passed_on = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{passed_on.get('PATH', os.defpath)}"
+    return passed_on | {"PATH": path, "HF_HUB_OFFLINE": "1"}
+
+
+class _OpenServices(ExitStack):
+    """The services that are running; they stay for neighbouring steps that need the same ones."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = root
+        self._open: tuple[ServiceFlags | None, dict[str, str]] = (None, {})
+
+    def variables_for(self, needed: ServiceFlags | None) -> dict[str, str]:
+        """Environment variables that lead to the services that a step needs; other services are stopped first."""
+        if needed != self._open[0]:
+            self.close()
+            self._open = (None, {})
+            if needed is not None:
+                flags = replace(needed, model=str(self._root / str(needed.model)))
+                with environment_variables(**_environment()):
+                    self._open = (needed, variables(self.enter_context(flags.started())))
+        return self._open[1]
+
+
+def _run(command: tuple[str, ...], folder: Path, environment: Mapping[str, str], log: IO[bytes]) -> int:
+    """Run a command in a process group of its own, so that Ctrl-C reaches it and its children once, from here."""
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=folder, env=environment, process_group=0, **streams)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        for number, seconds in _STOPS:
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(seconds)
+                break
+        raise

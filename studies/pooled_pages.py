@@ -2,11 +2,9 @@
 
     python -m studies.pooled_pages docs/RESULTS docs/RESULTS_seed2
 
-It has Pass@1 of every seed, the mean, the gain over base and SFT, and the KL divergence from the seed model. The
-folders are those beside pages of studies.offline_results. Each page counts with the number of its seeds. The worlds of
+The folders are those beside pages of studies.offline, each of which counts with the number of its seeds. The worlds of
 the seeds are independent, so the variance of the mean is the sum of the pages' own, each from the width of its interval
-(which is 3.92 standard deviations of a normal distribution). "Over runs" is Student's interval of the seeds' own gains,
-with "cannot tell" where it or the interval over problems holds zero.
+(3.92 standard deviations of a normal distribution). "Over runs" is Student's interval of the seeds' own gains.
 """
 
 import csv
@@ -22,13 +20,12 @@ from cobalt.report.tables import Table, to_markdown
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import system_errors
 from studies.seed_tables import gain_cells
-from studies.seeds import Estimate, over_runs
+from studies.seeds import Estimate, Gain, over_runs
 
 _TURNS = (0, 8)
 _OTHERS = ("base", "SFT")
 
-Row = dict[str, str]
-Page = dict[tuple[str, int], Row]
+Page = dict[tuple[str, int], dict[str, str]]
 """The rows of a CSV file by method and turn."""
 
 
@@ -45,18 +42,6 @@ def _read(file: Path) -> Page:
         return {(row["method"], int(row["turn"])): row for row in csv.DictReader(lines)}
 
 
-def _by_seed(row: Row) -> list[float]:
-    return [float(value) for name, value in row.items() if name.startswith("seed_")]
-
-
-def _gain(rows: Sequence[Row], shares: Sequence[float]) -> Estimate:
-    """The gain over all seeds; `rows` of the pages have the difference of the other row to the method."""
-    gain = -sum(share * float(row["difference"]) for share, row in zip(shares, rows, strict=True))
-    widths = [float(row["upper"]) - float(row["lower"]) for row in rows]
-    half = math.hypot(*(share * width / 2 for share, width in zip(shares, widths, strict=True)))
-    return Estimate(gain, gain - half, gain + half)
-
-
 def pooled_table(folders: Sequence[Path]) -> Table:
     """The table, see above; KL is in nats a token, and has no mean where a page has not measured it.
 
@@ -64,23 +49,32 @@ def pooled_table(folders: Sequence[Path]) -> Table:
     """
     reached = [_read(folder / "offline.csv") for folder in folders]
     gained = {other: [_read(folder / f"offline_gain_{other.lower()}.csv") for folder in folders] for other in _OTHERS}
-    weights = [len(_by_seed(page["base", 0])) for page in reached]
+
+    def by_seed(method: str, turn: int, pages: Sequence[Page] = reached) -> list[float]:
+        rows = (page[method, turn] for page in pages)
+        return [float(value) for row in rows for name, value in row.items() if name.startswith("seed_")]
+
+    weights = [len(by_seed("base", 0, [page])) for page in reached]
     shares = [weight / sum(weights) for weight in weights]
+
+    def gain_over(other: str, method: str, turn: int) -> Gain:
+        """The pages have the difference of the other row to the method."""
+        rows = [page[method, turn] for page in gained[other]]
+        middle = -sum(share * float(row["difference"]) for share, row in zip(shares, rows, strict=True))
+        widths = [float(row["upper"]) - float(row["lower"]) for row in rows]
+        half = math.hypot(*(share * width / 2 for share, width in zip(shares, widths, strict=True)))
+        each = zip(by_seed(method, turn), by_seed(other, turn), strict=True)
+        return Gain(Estimate(middle, middle - half, middle + half), over_runs([own - base for own, base in each]))
+
     cells = []
     for method in dict.fromkeys(method for method, _ in reached[0]):
         row = [method]
         for turn in _TURNS:
-            values = [value for page in reached for value in _by_seed(page[method, turn])]
+            values = by_seed(method, turn)
             row += [" / ".join(f"{100 * value:.1f}" for value in values), f"{100 * sum(values) / len(values):.1f}"]
-            for other, pages in gained.items():
-                if other == method:
-                    row += ["", ""]
-                    continue
-                gain = _gain([page[method, turn] for page in pages], shares)
-                others = [value for page in reached for value in _by_seed(page[other, turn])]
-                runs = over_runs([value - base for value, base in zip(values, others, strict=True)])
-                row.append(f"{100 * gain.mean:+.1f} ({100 * gain.lower:+.1f} to {100 * gain.upper:+.1f})")
-                row.append(gain_cells(gain, runs)[1])
+            for other in _OTHERS:
+                over, runs = ("", "") if other == method else gain_cells(gain_over(other, method, turn))
+                row += [over.replace("*", ""), runs]
         measured = [page[method, 0]["kl"] for page in reached]
         mean = sum(share * float(kl or "nan") for share, kl in zip(shares, measured, strict=True))
         cells.append([*row, *(["not measured", ""] if math.isnan(mean) else [" / ".join(measured), f"{mean:.3f}"])])

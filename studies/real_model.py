@@ -13,16 +13,16 @@ from pathlib import Path
 
 from cobalt.report.comparison import change_between, check_comparable
 from cobalt.report.curves import read_metrics
-from cobalt.report.runs import EVALUATION, Run, TurnUsage, read_run
+from cobalt.report.runs import EVALUATION, Run, read_run
 from cobalt.report.tables import Table
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
-from studies.costs import batch_of, command_seconds, training_seconds
-from studies.flags import StudyFlags
+from studies.costs import batch_of, collected, command_seconds, training_seconds
+from studies.flags import StudyFlags, TableFlags
 from studies.lines import Lines, length
-from studies.page import write_page
 from studies.plan import Study
+from studies.seed_tables import write_page
 
 MODULE = "studies.real_model"
 
@@ -107,7 +107,7 @@ ROWS = (BASE, SFT, OFFLINE, FT, COBALT)
 
 
 @dataclass(frozen=True)
-class Arguments(StudyFlags):
+class Arguments(StudyFlags, TableFlags):
     """Take a small pretrained model through every method on MBPP, on two CPU cores, in about four hours.
 
     Stop it whenever you like: the same command goes on where it stopped.
@@ -119,10 +119,6 @@ class Arguments(StudyFlags):
     """Folder of the base model; by default SmolLM2-135M-Instruct, which the first step makes."""
     limit: int | None = None
     """Take so many problems of each kind, one step of each training run and 64 tokens, to see that every step runs."""
-    page: Path | None = None
-    """The page to write the table into (docs/real_model.md); results.md in the folder of the study by default."""
-    table: bool = False
-    """Write the table of the rows that are measured, and stop."""
 
 
 def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
@@ -133,7 +129,8 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
         inputs=[arguments.mbpp] if arguments.model is None else [arguments.mbpp, base],
         sampling=f"--prompts program --max_tokens {scale.max_tokens}",
         data_source="mbpp",
-        services={"engine": ("kv_cache_gib=4", "max_model_len=2560")},
+        services={"engine": ["kv_cache_gib=4", "max_model_len=2560"]},
+        profile="cpu",
     )
     models = {row: _run(at, row) / "model" for row in ROWS} | {BASE: base}
     ft, cut = models[FT], f"--prompts program --max_prompt_length {_LONGEST_PROMPT}"
@@ -141,15 +138,13 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     files = {name: at / f"{name}.jsonl" for name in (*names, "submissions")}
 
     def measure(row: Row) -> None:
-        name, purpose = f"{row.slug}_evaluation", f"Measure {row.name}."
-        lines.write(name, purpose, files["test"], at / row.slug, models[row], "--turns 3 -n 1")
+        lines.write(f"{row.slug}_evaluation", files["test"], at / row.slug, models[row], "--turns 3 -n 1")
 
     def grpo(row: Row, method: str, data: Path, steps: int) -> None:
-        name, purpose = f"{row.slug}_training", f"Train {row.name} by GRPO, {steps} steps."
         # The learning rate of the profile moves nothing in so few steps.
         settings = f"{length(steps, save_every=min(4, steps))} actor_rollout_ref.actor.optim.lr=1e-5"
         settings += f" data.max_prompt_length={_LONGEST_PROMPT} data.max_response_length={scale.max_tokens}"
-        lines.train(name, purpose, method, data, models[row.start or BASE], _run(at, row), settings, profile="cpu")
+        lines.train(f"{row.slug}_training", method, data, models[row.start or BASE], _run(at, row), settings)
 
     if arguments.model is None:
         lines.add("base_model", "Make the model's folder.", "python scripts/smollm2.py", base, makes=[base])
@@ -157,7 +152,7 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     counts, made = f"{scale.test} {scale.train} {scale.sampled} {scale.collected}", [files[name] for name in names[:5]]
     lines.add("problems", "Turn MBPP into problems.", *line, counts, makes=made)
     flags, submissions = f"-n {scale.samples} --temperature 1 --top_p 1", files["submissions"]
-    lines.sample("submissions", "Judge samples of the base.", files["sampled"], submissions, base, flags)
+    lines.sample("submissions", files["sampled"], submissions, base, flags)
     groups, purpose = at / "groups", "Put MBPP's programs and the samples into groups."
     judged = ("python preproc/preproc_judged.py --input_files", submissions, files["sampled"], "--responses programs")
     made_by = ("--output_dir", groups, f"--group_size {scale.group} --prompts program --model_name", base)
@@ -171,16 +166,15 @@ def plan(at: Path, arguments: Arguments, scale: Scale) -> Lines:
     lines.rows("ft_rows", "single", files["train"], files["mbpp_prompt"], at / "ft_rows", models[SFT], cut)
     grpo(FT, "grpo_single_turn", at / "ft_rows", scale.ft_steps)
     measure(FT)
-    purpose, flags = "Collect FT's trajectories.", f"--turns 2 -n {scale.samples}"
-    lines.write("collection", purpose, files["collected"], at / "collection", ft, flags)
+    lines.write("collection", files["collected"], at / "collection", ft, f"--turns 2 -n {scale.samples}")
     lines.prompts("prompts", at / "collection", files["prompts"], ft, cut)
-    use = "the validation rows that veRL wants, though nothing is validated"
-    lines.head("few_prompts", use, 8, files["prompts"], files["few_prompts"])
+    # The validation rows that veRL wants, though nothing is validated.
+    lines.head("few_prompts", 8, files["prompts"], files["few_prompts"])
     rows, longest = at / "cobalt_rows", f"--max_prompt_length {_LONGEST_PROMPT}"
     lines.rows("cobalt_rows", "multi", files["prompts"], files["few_prompts"], rows, ft, longest)
     grpo(COBALT, "grpo_multi_turn", rows, scale.cobalt_steps)
     measure(COBALT)
-    lines.report("report", "Compare the rows.", {row.name: at / row.slug for row in ROWS}, at / "report")
+    lines.report("report", {row.name: at / row.slug for row in ROWS}, at / "report")
     for row in (FT, COBALT):
         lines.curves(_run(at, row), at / "report")
     return lines
@@ -191,40 +185,26 @@ def _run(folder: Path, row: Row) -> Path:
 
 
 def study(arguments: Arguments) -> Study:
-    """The study that the flags ask for.
-
-    Raises:
-        UserError: the limit is below the prompts of a training step.
-    """
+    """The study that the flags ask for. Raises UserError if the limit is below the prompts of a training step."""
     scale, limit = Scale(), arguments.limit
     if limit is not None:
         if limit < 4:
             raise UserError(f"--limit {limit}: it must be 4 or more, the prompts of a training step")
         scale = Scale(limit, limit, limit, limit, max_tokens=64, group=2, groups=1, ft_steps=1, cobalt_steps=1)
     folder = arguments.output_dir or Path("runs") / ("real_model" if limit is None else "real_model_smoke")
-    page = arguments.page or folder / "results.md"
-    again = ["python", "-m", MODULE, str(folder), str(arguments.seed), "--mbpp", str(arguments.mbpp)]
-    chosen = {"--model": arguments.model, "--limit": limit, "--page": arguments.page}
-    again += [word for flag, value in chosen.items() if value is not None for word in (flag, str(value))]
-    lines = plan(folder, arguments, scale)
-    lines.add("table", "Write the table.", tuple(again), "--table", makes=[page])
-    model = [] if arguments.model is None else [arguments.model]
-    return Study(
-        "real model",
-        folder,
-        {"seed": arguments.seed, "limit": limit, "model": str(arguments.model) if model else None},
-        tuple(lines.steps),
-        f"done: {page}, and {folder / 'report'}",
-        inputs=(arguments.mbpp, *model),
-        made_by="the download of it, and name it by --mbpp or --model: run that",
-    )
+    page, model = arguments.page or folder / "results.md", arguments.model
+    chosen = {"--mbpp": arguments.mbpp, "--model": model, "--limit": limit, "--page": arguments.page}
+    flags = tuple(word for flag, value in chosen.items() if value is not None for word in (flag, str(value)))
+    lines, again = plan(folder, arguments, scale), (f"python -m {MODULE}", folder, str(arguments.seed), flags)
+    lines.add("table", "Write the table.", *again, "--table", makes=[page])
+    made_from = {"seed": arguments.seed, "limit": limit, "model": model and str(model)}
+    return lines.study("real model", folder, made_from, f"done: {page}, and {folder / 'report'}")
 
 
 def table_of(folder: Path) -> Table:
     """The table of the rows that are measured, from the folders of their runs.
 
-    Raises:
-        UserError: the base is not measured, a file cannot be read, or the rows were not measured alike.
+    Raises UserError if the base is not measured, a file cannot be read, or the rows were not measured alike.
     """
     rows = [row for row in ROWS if row is BASE or (folder / row.slug / EVALUATION).exists()]
     runs = {row: read_run(row.name, folder / row.slug) for row in rows}
@@ -246,7 +226,7 @@ def table_of(folder: Path) -> Table:
             [
                 *(row.name, row.start.name if row.start else ""),
                 *(cell for turn in (0, last) for cell in _reached(runs.get(row.start or row), run, turn)),
-                *(*_spent(folder, row), f"{_tokens(run):,}"),
+                *(*_spent(folder, row), f"{collected(run.evaluation)[0]:,}"),
             ]
             for row, run in runs.items()
         ],
@@ -273,7 +253,7 @@ def _spent(folder: Path, row: Row) -> list[str]:
     """Steps of training, minutes, and generated tokens of a row."""
     data = [name for origin in row.origins for name in origin.data]
     seconds, steps = command_seconds(folder, data), 0
-    tokens: float = _tokens(read_run("collection", folder / "collection")) if "collection" in data else 0
+    tokens: float = collected(folder / "collection" / EVALUATION)[0] if "collection" in data else 0
     if "submissions" in data:
         records = read_records(folder / "submissions.jsonl")
         tokens += sum(sum(filter(None, record["completion_tokens"])) for record in records)
@@ -285,18 +265,10 @@ def _spent(folder: Path, row: Row) -> list[str]:
     return [f"{steps}", f"{seconds / 60:.0f}", f"{tokens:,.0f}"]
 
 
-def _tokens(run: Run) -> int:
-    return sum(run.usage, TurnUsage()).completion_tokens or 0
-
-
 def main(arguments: Arguments) -> int:
     """List the study, run it, or write its table; returns the exit code."""
     planned = study(arguments)
-    if not arguments.table:
-        return arguments.carry_out(planned)
-    [page] = planned.steps[-1].files
-    write_page(page, MODULE, [("Results", table_of(planned.folder))])
-    return 0
+    return arguments.finish(planned, lambda page: write_page(page, MODULE, [("Results", table_of(planned.folder))]))
 
 
 if __name__ == "__main__":

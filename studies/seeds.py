@@ -3,7 +3,7 @@
 A pooled figure is the mean over the problems of all seeds. Its interval is of a bootstrap over these problems, and says
 how much other problems would change it; differences are paired, problem by problem. How much another run would change a
 difference (its world, seed model, training and sampling), an interval over the seeds' own differences says
-(`over_runs`). Only where both leave zero out is the sign of a difference known (`sign_known`).
+(`over_runs`). Only where both leave zero out is the sign of a difference known (`Gain.known`).
 """
 
 import math
@@ -29,8 +29,6 @@ _STUDENT = (
 )  # fmt: skip
 """The 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; with more than these it falls to 1.96."""
 
-_ROUNDING = 1e-9
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -46,6 +44,23 @@ class Estimate:
         return self.lower > 0 or self.upper < 0
 
 
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A difference in Pass@1 over problems, and over runs; None for a single run."""
+
+    problems: Estimate
+    runs: Estimate | None
+
+    @property
+    def known(self) -> bool:
+        """Whether both intervals leave zero out.
+
+        Runs whose figures are equal by chance have an interval without width, which says nothing.
+        """
+        runs = self.runs
+        return runs is not None and runs.upper - runs.lower > 1e-9 and self.problems.clear and runs.clear
+
+
 def read_runs(folders: Mapping[str, Mapping[int, Path]]) -> dict[str, dict[int, Run]]:
     """The evaluated runs of each method, from their folders by seed.
 
@@ -59,18 +74,17 @@ def read_runs(folders: Mapping[str, Mapping[int, Path]]) -> dict[str, dict[int, 
 
 def pooled(runs: SeedRuns, turn: int) -> Estimate:
     """Pass@1 at a turn over the problems of all seeds, from 0 to 1."""
-    return _estimate([values[turn] for run in runs.values() for values in run.pass_at_1.values()])
+    return over_problems([values[turn] for run in runs.values() for values in run.pass_at_1.values()])
 
 
-def difference(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> Estimate:
+def gain(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> Gain:
     """Pass@1 of `other` at a turn minus that of `base` at a turn, paired over the problems of all seeds."""
-    return _estimate(
-        [
-            values[other_turn] - base[seed].pass_at_1[problem][base_turn]
-            for seed, run in other.items()
-            for problem, values in run.pass_at_1.items()
-        ]
-    )
+    differences = [
+        values[other_turn] - base[seed].pass_at_1[problem][base_turn]
+        for seed, run in other.items()
+        for problem, values in run.pass_at_1.items()
+    ]
+    return Gain(over_problems(differences), over_runs(run_differences(base, base_turn, other, other_turn)))
 
 
 def run_differences(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn: int) -> list[float]:
@@ -80,19 +94,22 @@ def run_differences(base: SeedRuns, base_turn: int, other: SeedRuns, other_turn:
     ]
 
 
-def over_runs(differences: Sequence[float]) -> Estimate | None:
-    """The mean of the seeds' differences with Student's interval (`cobalt.rollout.metrics`); None for a single run."""
-    if len(differences) < 2:
-        return None
-    return Estimate(sum(differences) / len(differences), *student_interval(differences))
+def over_problems(values: Sequence[float]) -> Estimate:
+    """The mean of one value for each problem, with its bootstrap interval."""
+    return Estimate(sum(values) / len(values), *bootstrap_interval(values))
 
 
-def sign_known(problems: Estimate, runs: Estimate | None) -> bool:
-    """Whether the interval of a difference over problems and that over runs both leave zero out.
+def over_runs(values: Sequence[float]) -> Estimate | None:
+    """The mean of one value for each run with its interval, mean ± t s / √n; None for a single run.
 
-    Runs whose figures are equal by chance have an interval without width, which says nothing.
+    t is Student's of n - 1 degrees of freedom: runs are few, and a bootstrap over few values is far too narrow. The
+    interval is exact if the values of runs are normally distributed.
     """
-    return runs is not None and runs.upper - runs.lower > _ROUNDING and problems.clear and runs.clear
+    if len(values) < 2:
+        return None
+    quantile = _STUDENT[min(len(values) - 1, len(_STUDENT)) - 1]
+    middle, half = statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(middle, middle - half, middle + half)
 
 
 def moves(evaluations: Sequence[Path]) -> list[Counter[str]]:
@@ -116,21 +133,3 @@ def moves(evaluations: Sequence[Path]) -> list[Counter[str]]:
                     same = before.program is not None and before.program == after.program
                     count.update(wrong=1, repaired=solved, repeated=same)
     return into
-
-
-def _estimate(values: Sequence[float]) -> Estimate:
-    return Estimate(sum(values) / len(values), *bootstrap_interval(values))
-
-
-def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the mean over runs: mean ± t s / √n, with Student's t of n - 1 degrees of freedom.
-
-    Runs are few, and a bootstrap over few values is far too narrow. The interval is exact if the values of runs are
-    normally distributed. The bounds have the unit of `values`, one for each run. Raises ValueError if there are fewer
-    than two values, from which no spread is known.
-    """
-    if len(values) < 2:
-        raise ValueError("an interval over runs needs at least two runs")
-    quantile = _STUDENT[min(len(values) - 1, len(_STUDENT)) - 1]
-    middle, half = statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return middle - half, middle + half

@@ -6,7 +6,7 @@ renews `flags.json`, `environment.json` and `routes.json` of `tests/data/outside
 names the change of the flag, variable or route; the change then stands in CHANGELOG.md, too. Nothing renews the results
 and manifests there: the commit that their README names wrote them.
 
-Modules are reached through the commands that users type; the exceptions are the judge of `_commands`, and the apps.
+Modules are reached through the commands that users type; the exceptions are the apps.
 """
 
 import contextlib
@@ -27,7 +27,10 @@ DATA = ROOT / "tests/data/outside"
 MODULES = ("judge", "report", "report.viewer", "training", "services", "preflight")
 """Those of `cobalt` that `python -m` runs and that stay."""
 
-APPS = {"judge": "remote_reward_server.py", "engine": "vllm_engine_actor.py"}
+APPS = ("remote_reward_server.py", "vllm_engine_actor.py")
+
+_NO_SERVICES = {"XDG_RUNTIME_DIR": "/nonexistent"}
+"""The environment of a user who runs no `cobalt serve`."""
 
 _DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 _SOURCES = ("cobalt/**/*.py", "verl/**/*.py", "scripts/**/*", "preproc/*.py", "*.py", "tests/*.py", "tests/long/*.py")
@@ -75,20 +78,19 @@ def run_commands(commands, **variables):
     return _in_process_of_its_own("commands", listed, **variables)
 
 
-def assert_each_is_refused(commands, names):
-    """Of commands that run one after the other in one process: each ends as a user's mistake and names these."""
-    ended = run_commands(((ROOT, map(str, words)) for words in commands), XDG_RUNTIME_DIR="/nonexistent")
+def assert_each_is_refused(commands, names, folder=ROOT, **variables):
+    """Of commands that run in one process: each ends as a user's mistake, in one line that names these."""
+    ended = run_commands([(folder, map(str, words)) for words in commands], **_NO_SERVICES | variables)
     for named, (code, _, said) in zip(names, ended, strict=True):
-        assert code == 2, (named, said)
-        assert all(name in " ".join(said.split()) for name in ([named] if isinstance(named, str) else named)), said
-        assert "Traceback" not in said
+        assert (code, len(said.splitlines())) == (2, 1), (named, code, said)
+        assert all(name in said for name in ([named] if isinstance(named, str) else named)), (named, said)
 
 
-def run_script(*words):
+def run_script(*words, **variables):
     """Run a script, or a module after `-m`, in a process of its own, which finds no `cobalt serve` of the user's."""
     return subprocess.run(
         [sys.executable, *map(str, words)],
-        cwd=ROOT, env=os.environ | {"XDG_RUNTIME_DIR": "/nonexistent"}, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, env=os.environ | _NO_SERVICES | variables, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
 
@@ -174,7 +176,7 @@ def _commands_with_help():
         yield f"cobalt {name} --model_name MODEL", ["cobalt", name, "--model_name", "MODEL"]
     for script in sorted([*ROOT.glob("*.py"), *ROOT.glob("preproc/*.py")]):
         name = str(script.relative_to(ROOT))
-        if name not in APPS.values() and name != "preproc/start.py":
+        if name not in APPS and name != "preproc/start.py":
             yield name, [name]
     for module in MODULES:
         yield f"python -m cobalt.{module}", ["-m", f"cobalt.{module}"]
@@ -214,18 +216,11 @@ def _default(described):
     return end[1] if end else ""
 
 
-def _refuse(app):
-    """Import an app as `serve run` does, with a setting that no app has: what it says. Nothing starts."""
-    said = io.StringIO()
-    module = runpy.run_path(str(ROOT / APPS[app]))
-    with contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
-        module["app"]({"no_such_setting": "1"} | ({"model": "m"} if app == "engine" else {}))
-    return said.getvalue()
-
-
 def _settings():
-    """The names of each app's settings, which its refusal lists."""
-    return {app: sorted(re.search(r"(\w+, )+\w+$", _refuse(app).strip())[0].split(", ")) for app in APPS}
+    """The names of each app's settings."""
+    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
+
+    return {"judge": sorted(ServiceSettings.model_fields), "engine": sorted(EngineServiceSettings.model_fields)}
 
 
 def _routes():

@@ -28,7 +28,6 @@ class Stage:
         changed: Words to add for another setting that decides its results.
         kept: Records after which the run was killed; None: a whole result, killed as it would have appeared.
         several: What it writes besides manifests, where that is not its `-o` alone.
-        sandbox: Whether it judges programs.
         api: Whether it asks a provider's model.
     """
 
@@ -37,7 +36,6 @@ class Stage:
     changed: str
     kept: int | None = None
     several: tuple[str, ...] = ()
-    sandbox: bool = False
     api: bool = False
 
     @property
@@ -62,14 +60,12 @@ STAGES = (
         f"run_single_turn_vllm.py -i problems.jsonl -o single_turn.jsonl {_REPLAY}",
         "--temperature 0.5",
         kept=2,
-        sandbox=True,
     ),
     Stage(
         "multi_turn",
         f"run_multi_turn_vllm.py -i problems.jsonl -o multi_turn.jsonl --turns 2 {_REPLAY}",
         "--enable_thinking",
         kept=2,
-        sandbox=True,
     ),
     Stage(
         "evaluation",
@@ -77,7 +73,6 @@ STAGES = (
         "-i run/multi_turn_perturbed.jsonl",
         kept=1,
         several=_METRICS,
-        sandbox=True,
     ),
     Stage(
         "single_turn_evaluation",
@@ -85,26 +80,13 @@ STAGES = (
         "-i fewer.jsonl",
         several=_METRICS,
     ),
-    Stage("taco_rows", f"{_TACO} -o taco", "--max_solutions 1", kept=3, several=("taco/rows.jsonl",), sandbox=True),
-    Stage(
-        "taco_split",
-        f"{_TACO} -o taco",
-        "--public_tests 3",
-        several=("taco/train.jsonl", "taco/dev.jsonl"),
-        sandbox=True,
-    ),
-    Stage(
-        "apps",
-        "preproc/preproc_apps.py -i apps.jsonl -o problems_of_apps.jsonl",
-        "--max_solutions 1",
-        kept=2,
-        sandbox=True,
-    ),
+    Stage("taco_rows", f"{_TACO} -o taco", "--max_solutions 1", kept=3, several=("taco/rows.jsonl",)),
+    Stage("taco_split", f"{_TACO} -o taco", "--public_tests 3", several=("taco/train.jsonl", "taco/dev.jsonl")),
+    Stage("apps", "preproc/preproc_apps.py -i apps.jsonl -o problems_of_apps.jsonl", "--max_solutions 1", kept=2),
     Stage(
         "humaneval",
         "preproc/preproc_humaneval.py -i humaneval.jsonl -o problems_of_humaneval.jsonl",
         "--prompts pocket",
-        sandbox=True,
     ),
     Stage("mbpp", "preproc/preproc_mbpp.py -i mbpp.jsonl -o problems_of_mbpp.jsonl", "--solutions"),
     Stage("livecodebench", "preproc/preproc_lcb_test6.py -i test6.jsonl -o problems_of_lcb.jsonl", "--paper_mode"),

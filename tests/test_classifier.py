@@ -2,13 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from outside import run_commands
 from provider import answer, serve
-from support import ROOT, needs_api, write_lines
+from support import needs_api, write_lines
 
 from cobalt.engine import Completion
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, parse_category
@@ -167,22 +165,16 @@ async def test_votes_and_majorities_are_counted(tmp_path):
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
 
 
-async def test_the_number_of_tempted_turns_is_passed_on(tmp_path):
-    looked_at = {LOOKED_AT: {TEMPTED: 7}}
-    manifest = {"arguments": {}, "summary": {"hacking": {"events": 1}, **looked_at}}
-    (tmp_path / "events.run.json").write_text(json.dumps(manifest))
-    summary, _, _ = await judge(tmp_path, [event(0)], Script([verdict(1, 1, 1)]))
-    assert summary[LOOKED_AT] == looked_at[LOOKED_AT]
-    assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
-
-
 async def test_the_same_content_is_asked_about_once_and_every_event_gets_its_verdict(tmp_path):
+    looked_at = {LOOKED_AT: {TEMPTED: 7}}
+    manifest = {"arguments": {}, "summary": {"hacking": {"events": 3}, **looked_at}}
+    (tmp_path / "events.run.json").write_text(json.dumps(manifest))
     engine = Script([verdict(2, 2, 2), verdict(3, 3, 3)])
     events = [event(0, sample=0), event(1), event(0, sample=5)]
     summary, _, records = await judge(tmp_path, events, engine)
     assert sorted(engine.asked) == [0, 1]
     assert [(record["sample"], record["category"]) for record in records] == [(0, LOGIC), (0, DRIFT), (5, LOGIC)]
-    assert summary["events"][LOGIC] == 2
+    assert (summary["events"][LOGIC], summary[LOOKED_AT]) == (2, looked_at[LOOKED_AT])
 
 
 async def test_an_event_whose_request_failed_is_not_classified_and_the_others_are(tmp_path):
@@ -222,11 +214,3 @@ def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wh
         records = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
         assert [record["category"] for record in records] == categories
     assert "logic overfitting" in ended[1][1]
-
-
-def test_without_the_api_extra_the_message_says_how_to_get_it():
-    code = "import runpy, sys; sys.modules['litellm'] = None; sys.argv = ['litellm_engine.py']; "
-    code += "runpy.run_path('litellm_engine.py', run_name='__main__')"
-    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 2
-    assert finished.stderr == "error: LiteLLM is not installed: run scripts/setup.sh --with api\n"

@@ -1,8 +1,5 @@
 """Programs are the same if their normalised syntax trees are."""
 
-# Whole programs stand on one line each.
-# ruff: noqa: E501
-
 import re
 
 import pytest
@@ -10,27 +7,21 @@ import pytest
 from cobalt.rollout.diversity import distinct_programs, normalised
 
 BASE = "import math\ndef area(radius):\n    result = math.pi * radius ** 2\n    return result\n"
-
-SAME = {
-    "comments and blank lines": "import math\n\n# why\ndef area(radius):\n    result = (math.pi * radius ** 2)  # here\n\n    return result",
-    "a docstring": 'import math\ndef area(radius):\n    """The area."""\n    result = math.pi * radius ** 2\n    return result',
-    "a docstring of the program": '"""Areas."""\n' + BASE,
-}  # fmt: skip
-RENAMED = {
-    "a variable": BASE.replace("result", "x"),
-    "a parameter": BASE.replace("radius", "r"),
-    "the function": BASE.replace("area", "surface"),
-    "names exchanged": BASE.replace("result", "?").replace("radius", "result").replace("?", "radius"),
+DOCUMENTED = BASE.replace("  result", '  """The area."""\n    result', 1)
+EXCHANGED = BASE.replace("result", "?").replace("radius", "result").replace("?", "radius")
+SAME = [
+    BASE.replace("\n", "\n\n    # why\n").replace("radius ** 2", "(radius ** 2)"),
+    *(DOCUMENTED, f'"""Areas."""\n{BASE}', EXCHANGED),
+    *(BASE.replace(name, "x") for name in ("result", "radius", "area")),
+]
+OTHERS = {
+    "2": "3",
+    "math": "cmath",
+    "pi": "tau",
+    "return result": "print(result)",
+    "result": "radius",
+    "area(": "(area",
 }
-DIFFERENT = {
-    "another constant": BASE.replace("2", "3"),
-    "another module's name": BASE.replace("math", "cmath"),
-    "another attribute": BASE.replace("pi", "tau"),
-    "another statement": BASE.replace("return result", "print(result)"),
-    "one name for two": BASE.replace("result", "radius"),
-    "no Python": BASE + "(",
-}
-
 
 METHODS = "class A:\n    def {0}(self): return 1\n    def {1}(self): return 2\n{0} = {1} = A()\nprint({0}.run())"
 ATTRIBUTES = "class A:\n    {0} = 1\n    {1}: int = 2\n{0} = {1} = A()\nprint({0}.x)"
@@ -38,8 +29,8 @@ METHOD = "class A:\n    def run(self): return 1\nprint(A().run())"
 SORTED = "{0} = input()\nprint(sorted({0}, key=lambda {0}: -ord({0})))"
 
 TABLE = [
-    *((BASE, other, 1) for other in (SAME | RENAMED).values()),
-    *((BASE, other, 2) for other in DIFFERENT.values()),
+    *((BASE, other, 1) for other in SAME),
+    *((BASE, BASE.replace(part, other), 2) for part, other in OTHERS.items()),
     ("print(sum([1]))", "print(max([1]))", 2),
     (METHOD, METHOD.replace("A", "B").replace("self", "this"), 1),
     (METHOD, METHOD.replace("run", "go"), 2),

@@ -106,18 +106,29 @@ def help_text(*program: str) -> str:
     return finished.stdout.replace("_", "-") + passed_on
 
 
-def program_of(words: list[str]) -> tuple[list[str], list[str]]:
-    """The program that answers `--help`, and its arguments."""
-    if words[0] == "python":
-        length = 3 if words[1] == "-m" else 2
-        if words[length - 1] == "cobalt.judge" and len(words) > length:
-            length += 1  # its first argument is a command with flags of its own
-        return [sys.executable, *words[1:length]], words[length:]
-    if words[0] == "cobalt":
-        return [sys.executable, "-m", "cobalt.commands", words[1]], words[2:]
-    if words[0] == "bash":
-        words = words[1:]
-    return ["bash", words[0]], words[1:]
+def check_flags(words: list[str]) -> None:
+    """Check that the help of a script, or of a command with a placeholder, names the flags."""
+    words = ["python", "-m", "cobalt.commands", *words[1:]] if words[0] == "cobalt" else words
+    length = {"python": 2, "bash": 2}.get(words[0], 1) + (words[1:2] == ["-m"])
+    if words[:3] == ["python", "-m", "cobalt.commands"] or words[2:3] == ["cobalt.judge"]:
+        length += len(words) > length  # the first argument is a command with flags of its own
+    program = ["bash", *words[:length]] if words[0] not in ("python", "bash") else words[:length]
+    known = help_text(*(sys.executable if word == "python" else word for word in program))
+    for flag in (word.partition("=")[0] for word in words[length:] if re.match(r"--?[a-zA-Z]", word)):
+        assert re.search(rf"(?<![\w-]){re.escape(flag.replace('_', '-'))}(?![\w-])", known), flag
+
+
+def check_service(words: list[str]) -> None:
+    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
+
+    if words[2] != "...":
+        app = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": EngineServiceSettings}[words[2]]
+        assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(app.model_fields)
+
+
+def check_trl(words: list[str]) -> None:
+    trl = pytest.importorskip("trl", reason="needs scripts/setup.sh --with recipes")
+    trl.TrlParser(trl.GRPOConfig).parse_args_and_config([*words[4:], "--use_cpu", "--bf16", "false"])
 
 
 @pytest.mark.parametrize(("page", "command"), DOCUMENTED)
@@ -125,80 +136,43 @@ def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows
     for words in parts(command):
         if words[0] == "serve":
             check_service(words)
-        elif words[0] == "sbatch":
-            assert any((ROOT / word).is_file() for word in words), words
-        elif words[0] == "pytest":
-            assert all((ROOT / word.partition("::")[0]).is_file() for word in words if word.startswith("tests/"))
+        elif words[0] in ("sbatch", "pytest"):
+            files = [word.partition("::")[0] for word in words if "/" in word]
+            assert files and all((ROOT / file).is_file() for file in files if not file.startswith("--")), words
         elif words[:2] == ["python", "docs/recipes/trl_reward.py"]:
-            trl = pytest.importorskip("trl", reason="needs scripts/setup.sh --with recipes")
-            trl.TrlParser(trl.GRPOConfig).parse_args_and_config([*words[4:], "--use_cpu", "--bf16", "false"])
-        elif words[0] in {"python", "bash", "cobalt"} or words[0].startswith("scripts/"):
-            program, arguments = program_of(words)
-            if not parsed_by_its_own_parser(words):
-                known = help_text(*program)
-                flags = [word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word)]
-                for flag in flags:
-                    assert re.search(rf"(?<![\w-]){re.escape(flag.replace('_', '-'))}(?![\w-])", known), flag
-        else:
-            assert words[0] in OTHERS, f"{words[0]}: a program that this test does not know"
+            check_trl(words)
+        elif words[0] not in OTHERS:
+            kind, arguments = (None, []) if "..." in words else settings_of(words)
+            if kind is None:
+                check_flags(words)
+            elif arguments:  # otherwise it is the name of a program
+                cli.parse_arguments(kind, arguments)
 
 
-def parsed_by_its_own_parser(words: list[str]) -> bool:
-    """Whether the command is one of `cobalt` or a Python script with flags of `stage.cli`; if so, it was parsed."""
-    if words[0] == "bash" or words[0].startswith("scripts/") or "..." in words:
-        return False
-    kind, rest = kind_of(words)
-    if kind is None:
-        return False
-    if not rest:
-        return True  # the name of a program
-    try:
-        cli.parse_arguments(kind, rest)
-    except SystemExit as stop:
-        raise AssertionError(f"{shlex.join(words)}: its parser refuses it") from stop
-    return True
-
-
-def settings_of(module: str) -> type:
-    """The class of the flags of a command: a stage (`module:function`), or a module with `Arguments`."""
-    if ":" in module:
-        return next(iter(get_type_hints(pkgutil.resolve_name(module)).values()))
-    return importlib.import_module(module).Arguments
-
-
-def kind_of(words: list[str]) -> tuple[type | None, list[str]]:
+def settings_of(words: list[str]) -> tuple[type | None, list[str]]:
     """The class of a command's arguments, and the arguments; None for a script with another parser."""
+    module, rest = "", words[2:]
     if words[0] == "cobalt":
         with pytest.MonkeyPatch.context() as patch:
-            found = []
-            patch.setattr(cobalt_program, "run_command", lambda module, rest, **_: found.append((module, rest)))
+            ran = []
+            patch.setattr(cobalt_program, "run_command", lambda module, rest, **_: ran.append((module, rest)))
             cobalt_program.main(words[1:])
-        ((module, rest),) = found
-        return settings_of(module), rest
-    if words[1] == "-m":
-        module = importlib.import_module(RUN.get(words[2], words[2]))
-        if hasattr(module, "__path__"):
-            module = importlib.import_module(f"{words[2]}.__main__")
-        return getattr(module, "Arguments", None), words[3:]
-    source = (ROOT / words[1]).read_text()
-    if wrapped := re.search(r'^    run_command\("([\w.:]+)"\)$', source, re.MULTILINE):
-        return settings_of(wrapped[1]), words[2:]
-    if re.search(r"^    run_script\(Arguments, ", source, re.MULTILINE):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.syspath_prepend((ROOT / words[1]).parent)  # scripts of benchmarks/ import each other
-            return runpy.run_path(str(ROOT / words[1]), run_name="documented")["Arguments"], words[2:]
-    return None, words[2:]
-
-
-def check_service(words: list[str]) -> None:
-    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
-
-    if words[:2] != ["serve", "run"] or words[2] == "...":
-        return
-    known = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": EngineServiceSettings}[
-        words[2]
-    ].model_fields
-    assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(known)
+        [(module, rest)] = ran
+    elif words[:2] == ["python", "-m"]:
+        module, rest = RUN.get(words[2], words[2]), words[3:]
+        if hasattr(importlib.import_module(module), "__path__"):
+            module += ".__main__"
+    elif words[0] == "python":
+        source = (ROOT / words[1]).read_text()
+        if wrapped := re.search(r'^    run_command\("([\w.:]+)"\)$', source, re.MULTILINE):
+            module = wrapped[1]
+        elif re.search(r"^    run_script\(Arguments, ", source, re.MULTILINE):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.syspath_prepend((ROOT / words[1]).parent)  # scripts of benchmarks/ import each other
+                return runpy.run_path(str(ROOT / words[1]), run_name="documented")["Arguments"], rest
+    if ":" in module:
+        return next(iter(get_type_hints(pkgutil.resolve_name(module)).values())), rest
+    return getattr(importlib.import_module(module), "Arguments", None) if module else None, rest
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -238,36 +212,35 @@ FILE = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", [name(page) for page in PAGES])
+@cache
+def prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_file_that_a_page_names_exists(page):
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-    named = {file for code in re.findall(r"`([^`\n]+)`", text) for file in FILE.findall(code)}
-    folders = [
-        ROOT,
-        *(ROOT / folder for folder in ("benchmarks", "cobalt", "docs", "preproc", "scripts", "tests", "verl")),
-    ]
-    for file in named:
-        # A name without a folder is that of a file in the folder that the sentence is about.
-        patterns = [file] if "/" in file else [file, f"**/{file}"]
-        assert any(any(folder.glob(pattern)) for pattern in patterns for folder in folders), file
+    folders = (ROOT / folder for folder in (".", "benchmarks", "cobalt", "docs", "preproc", "scripts", "tests", "verl"))
+    named = {file for code in re.findall(r"`([^`\n]+)`", prose(page)) for file in FILE.findall(code)}
+    # A name without a folder is that of a file in the folder that the sentence is about.
+    patterns = {file: (file,) if "/" in file else (file, f"**/{file}") for file in named}
+    for folder in folders:
+        named -= {file for file in named if any(any(folder.glob(pattern)) for pattern in patterns[file])}
+    assert not named
 
 
-@pytest.mark.parametrize("page", [name(page) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_relative_link_leads_to_a_file_and_a_heading_of_it(page):
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"https?://", link):
-            continue
+    for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", prose(page)):
         path, _, anchor = link.partition("#")
-        target = (ROOT / page).parent / path if path else ROOT / page
+        target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
 
 
 @cache
 def anchors(page: Path) -> set[str]:
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 

@@ -54,7 +54,6 @@ from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.rollout.replica import TokenOutput
-from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import TestSuite
 from cobalt.training.configuration import TrainingSettings, compose
 
@@ -106,16 +105,11 @@ def loop():  # the engine is a list of recorded answers; the loop, the tokenizer
     return [asyncio.run(ask(program)), asyncio.run(ask("no program", program))]
 
 def judge():
-    from cobalt.judge.steady import SteadyJudge
-    class Once:
-        passing = True
-        async def judge(self, code, suite, *, stop_at_first_failure=False):
-            self.passing = not self.passing
-            return ExecResult([self.passing], [""], [Verdict(VerdictKind.PASSED)])
-        async def describe(self):
-            return {"isolated": True}
-    steady = SteadyJudge(Once())
-    return [asyncio.run(steady.judge("print(1)", TestSuite(("",), ("1",)))).passing, asyncio.run(steady.describe())]
+    from cobalt.judge.own import OwnJudge
+    own = OwnJudge(lambda code, stdin: f"{len(code)} {stdin}")
+    result = asyncio.run(own.judge("print", TestSuite(("a", "b"), ("5 a", "6"))))
+    kinds = [verdict.kind for verdict in result.verdicts]
+    return [result.passing, [bool(text) for text in result.feedback], kinds, asyncio.run(own.describe())]
 
 def reward():
     path = "reward.custom_reward_function.path=verl/cobalt_verl/pass_rate_reward.py"
@@ -147,13 +141,18 @@ def said(checkout, policy):
 
 
 @pytest.mark.slow
-def test_the_pages_choices_compose_with_the_rest(said):
-    assert said["choices"] == [["median_baseline", "second_chance", 8, 0.4, length] for length in (1024, 2048)]
-
-
-@pytest.mark.slow
-def test_the_pages_estimator_is_called_by_verl_and_subtracts_the_median(said):
-    assert said["estimator"] == [[0.5] * 3, [-0.5, -0.5, 0], [-1.5, 0, 0], [0] * 3, [0.5, 0, 0.5]]
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("piece", "expected"),
+    [
+        ("choices", [["median_baseline", "second_chance", 8, 0.4, length] for length in (1024, 2048)]),
+        ("estimator", [[0.5] * 3, [-0.5, -0.5, 0], [-1.5, 0, 0], [0] * 3, [0.5, 0, 0.5]]),
+        ("reward", [{"score": 1, "acc": 1}, {"score": 0.5, "acc": 0}, {"score": -1, "acc": 0}]),
+        ("judge", [[True, False], [False, True], ["passed", "wrong_answer"], {"judge": "words"}]),
+    ],
+)
+def test_the_pages_pieces_are_found_and_called_by_verl_and_do_what_the_page_says(said, piece, expected):
+    assert said[piece] == expected
 
 
 @pytest.mark.slow
@@ -165,44 +164,32 @@ def test_the_pages_agent_loop_asks_again_only_where_there_is_no_program(said):
     assert "print(1)" in twice[1][1] and twice[0][0][1] == twice[0][1][1] == once[0][0][1]
 
 
-@pytest.mark.sandbox
-@pytest.mark.slow
-def test_the_pages_reward_is_the_share_of_passed_tests_in_the_function_that_verl_calls(said):
-    assert said["reward"] == [{"score": 1, "acc": 1}, {"score": 0.5, "acc": 0}, {"score": -1, "acc": 0}]
+def convert(checkout, folder, name, rows):
+    """Convert raw rows of the page's data set; the exit code, and what was said."""
+    source = write_lines(folder / f"{name}_raw.jsonl", rows)
+    words = ("-m", "cobalt.stage", "cobalt.datasets.contest:contest", "-i", source, "-o", folder / f"{name}.jsonl")
+    finished = in_checkout(checkout, *words)
+    return finished.returncode, finished.stderr.splitlines()
 
 
-@pytest.mark.slow
-def test_the_pages_judge_takes_the_worse_of_two_results(said):
-    assert said["judge"] == [[False], {"isolated": True, "runs": 2}]
+def write_contest(checkout, folder, model):
+    """The page's data set from its raw rows to Parquet; also for tests/long."""
+    for name, numbers in (("train", range(16)), ("validation", range(16, 20))):
+        code, said = convert(checkout, folder, name, map(contest, numbers))
+        assert code == 0, said
+    files = ["--train_file", folder / "train.jsonl", "--validation_file", folder / "validation.jsonl"]
+    files += ["--local_dir", folder / "rows", "--model_name", model, "--prompts", "pocket", "--data_source", "contest"]
+    finished = in_checkout(checkout, "preproc/verl_preproc_single_turn.py", *files)
+    assert finished.returncode == 0, finished.stderr
+    return folder / "rows"
 
 
 @pytest.mark.slow
 def test_the_pages_data_set_becomes_problems_and_training_rows(checkout, policy, tmp_path):
-    rows = write_contest(checkout, tmp_path, policy)
     from pyarrow import parquet
 
-    table = parquet.read_table(rows / "train.parquet").to_pylist()
+    table = parquet.read_table(write_contest(checkout, tmp_path, policy) / "train.parquet").to_pylist()
     assert len(table) == 16 and table[0]["data_source"] == "contest"
     assert json.loads(table[3]["reward_model"]["ground_truth"])["outputs"] == ["9\n", "0\n"] * 2
-    bad = write_lines(tmp_path / "bad.jsonl", [contest(1), contest(2) | {"secret": None}])
-    finished = convert(checkout, bad, tmp_path / "problems.jsonl")
-    assert finished.returncode == 2 and "line 2" in finished.stderr and len(finished.stderr.splitlines()) == 1
-
-
-def convert(checkout, source, result):
-    return in_checkout(checkout, "-m", "cobalt.stage", "cobalt.datasets.contest:contest", "-i", source, "-o", result)
-
-
-def write_contest(checkout, folder, model):
-    """The page's data set from its raw rows to parquet."""
-    for split, numbers in (("train", range(16)), ("validation", range(16, 20))):
-        source = write_lines(folder / f"{split}_raw.jsonl", map(contest, numbers))
-        finished = convert(checkout, source, folder / f"{split}.jsonl")
-        assert finished.returncode == 0, finished.stderr
-    finished = in_checkout(
-        checkout, "preproc/verl_preproc_single_turn.py", "--train_file", folder / "train.jsonl", "--validation_file",
-        folder / "validation.jsonl", "--local_dir", folder / "rows", "--model_name", model, "--prompts", "pocket",
-        "--data_source", "contest",
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
-    return folder / "rows"
+    code, said = convert(checkout, tmp_path, "bad", [contest(1), contest(2) | {"secret": None}])
+    assert (code, len(said)) == (2, 1) and "line 2" in said[0]

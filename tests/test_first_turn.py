@@ -125,14 +125,6 @@ async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_k
     assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["single.run.json"]
 
 
-async def test_a_replay_of_too_few_turns_is_refused_before_anything_is_written(single):
-    short = write_lines(single.with_name("r.jsonl"), [{"id": i, "raw_responses": [["a", "b"]]} for i in (0, 1)])
-    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, replay_file=short)
-    with pytest.raises(UserError, match="1 turns, and 2"):
-        await repair(given, judge=FakeJudge(True))
-    assert not given.output_file.exists()
-
-
 @pytest.mark.parametrize(
     ("recorded", "wanted", "samples"),
     [
@@ -154,12 +146,3 @@ async def test_a_replay_may_have_any_settings_and_without_n_has_the_inputs_numbe
     given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, temperature=1.0, replay_file=replayed)
     assert not (await repair(given, judge=FakeJudge(True))).failed
     assert [record["raw_responses"][1] for record in read_records(given.output_file)] == [["c", "d"]] * 2
-
-
-@pytest.mark.parametrize(("run", "settings"), [(sample, SampleSettings), (repair, RepairSettings)])
-async def test_a_replay_that_holds_none_of_the_problems_is_refused_before_anything_is_written(tmp_path, run, settings):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(1)])
-    recorded = write_lines(tmp_path / "r.jsonl", [{"id": "1", "responses": ["a"]}])
-    with pytest.raises(UserError, match="none of the 1 problems, such as 1:"):
-        await run(settings(problems, tmp_path / "o.jsonl", replay_file=recorded, num_completions=1), judge=FakeJudge())
-    assert not list(tmp_path.glob("o.*"))

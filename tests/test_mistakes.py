@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from outside import run_commands
+from outside import assert_each_is_refused, run_commands
 from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt.episode import load_prompts
@@ -27,7 +27,9 @@ OF_COMMANDS = {
     f"{SINGLE} --limit 0": "--limit is 0",
     f"{SINGLE} --ids 1 none-such": "--ids none-such",
     f"{SINGLE} --replay_file absent.jsonl": "cannot read absent.jsonl",
-    f"{SINGLE} --replay_file recorded.jsonl -n 1": "recorded.jsonl",
+    f"{SINGLE} --replay_file recorded.jsonl -n 2": "none of the 2 problems, such as 1:",
+    f"{MULTI} --replay_file recorded.jsonl": "none of the 1 problems, such as 1:",
+    f"{MULTI} --replay_file first.jsonl --turns 1": "1 turns, and 2",
     f"{SINGLE} --replay_file first.jsonl --ids 1 -n 3": "-n 2",
     f"{SINGLE} -i absent.jsonl": "absent.jsonl",
     f"{SINGLE} --input-file absent.jsonl": "absent.jsonl",
@@ -36,11 +38,12 @@ OF_COMMANDS = {
     # The problem brings a first message, which these prompts would not word.
     f"{SINGLE} -i own.jsonl --prompts paper": "'two'",
     f"{MULTI} -i own.jsonl --prompts program": "'two'",
+    f"{MULTI} -i closed.jsonl": "problem 1: it has no public tests",
     f"{MULTI} -i turns.jsonl": "problem 1: field 'finish_reasons.0'",
     f"{MULTI} --temperature 1.0": "temperature",
     f"{MULTI} -n 4": "-n 4",
+    "cobalt sample -i problems.jsonl -o single.jsonl": "`cobalt serve --model",
     EVALUATE: "run a multi-turn script first",
-    f"{EVALUATE} --plot x.doc": ".png or .svg",
     "cobalt smaple": "sample",
     f"{TRY} --model chat -n 0": "num_completions",
     f"{TRY} --model chat --limit 0": "--limit",
@@ -65,10 +68,6 @@ OF_COMMANDS = {
     f"{SERVICES} --judge no_value -- true": "no_value",
     f"{SERVICES} --judge num_replicas=2 -- true": "num_replicas=2 --name evaluator",
     f"{SERVICES} -- no-such-command": "no-such-command",
-    "tests/long/soak.py direct --tests -5": "--tests",
-    "tests/long/soak.py direct --tests 9 --output_dir .": "--seed 1",
-    "tests/long/fuzz.py records --examples 0": "--examples",
-    "tests/long/faults.py --output_dir /dev/null/x": "/dev/null/x",
 }
 """What each sentence must name."""
 
@@ -85,10 +84,10 @@ def folder(tmp_path_factory):
     problem = square_problem(1)
     for name, records in {
         "problems": [problem, square_problem(2)],
-        "recorded": [{"id": "another", "responses": ["a"]}],
+        "recorded": [{"id": "another", "responses": ["a", "b"]}],
         "first": [square_problem(1, responses=["a", "b"])],
         "own": [problem, square_problem("two", instruction="Mine.")],
-        "direct": [{"seconds": 1.0, "start": 0, "seed": 1, "tests": 5}],
+        "closed": [square_problem(1, public_test_cases=None)],
         "bad": [problem, {"id": 2}],
         "turns": [square_problem(1, responses=["a"], finish_reasons=["tired"])],
     }.items():
@@ -99,44 +98,30 @@ def folder(tmp_path_factory):
     return folder
 
 
-def answers(folder, *commands, **variables):
-    """The exit code of each command and what it wrote on standard error, in order; all run in one process."""
-    # No `cobalt serve` of the user's is used.
-    places = {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_CACHE_HOME": str(folder / "cache")}
-    ended = run_commands([(folder, command.split()) for command in commands], **places | variables)
-    assert not any("Traceback" in said for *_, said in ended)
-    return [(code, said) for code, _, said in ended]
-
-
 @pytest.mark.sandbox
 @pytest.mark.slow
-def test_a_mistake_is_answered_by_a_sentence_that_names_it(folder):
-    before = sorted(folder.iterdir())
-    for (command, named), (code, said) in zip(OF_COMMANDS.items(), answers(folder, *OF_COMMANDS), strict=True):
-        assert (code, len(said.splitlines())) == (2, 1) and named in said, (command, said)
-    tried = folder / "tried"  # has the problems with their split tests, and nothing was started, which would have logs
-    assert [path for path in sorted(folder.iterdir()) if path not in before] == [tried]
+def test_a_mistake_is_answered_by_a_sentence_that_names_it_and_starts_nothing(folder):
+    before, places = {*folder.iterdir()}, {"XDG_CACHE_HOME": str(folder / "cache")}  # where logs would be
+    assert_each_is_refused([command.split() for command in OF_COMMANDS], OF_COMMANDS.values(), folder, **places)
+    tried = folder / "tried"  # has the problems with their split tests
+    assert {*folder.iterdir()} - before == {tried}
     assert {path.name for path in tried.iterdir()} <= {"problems.jsonl", "problems.run.json"}
-    [(code, said)] = answers(folder, f"{SINGLE} --no_such_flag 1")
-    assert code == 2 and "no_such_flag" in said
 
 
 @pytest.mark.slow
-def test_a_command_without_an_engine_says_how_to_start_one_and_one_without_its_judge_names_the_address(folder):
-    of_cobalt, *of_scripts = answers(folder, "cobalt sample -i problems.jsonl -o single.jsonl", SINGLE, f"{MULTI} -n 2")
-    assert of_cobalt[0] == 2 and "cobalt serve" in of_cobalt[1]
-    for code, said in of_scripts:
-        assert (code, len(said.splitlines())) == (1, 1)
-        assert all(way in said for way in ("cobalt serve", "serve run vllm_engine_actor:app", "--engine_url"))
-    replayed = f"{SINGLE} --replay_file first.jsonl -n 2 --ids 1"
-    [(code, said)] = answers(folder, replayed, COBALT_HTTP="http://127.0.0.1:1")
-    assert code == 1 and "http://127.0.0.1:1/evaluator" in said.splitlines()[-1]
-
-
 @needs_api
-def test_a_missing_key_is_named_by_its_variable(folder):
-    [(_, said)] = answers(folder, "run_single_turn_litellm.py -i problems.jsonl -o api.jsonl", OPENAI_API_KEY="")
-    assert "OPENAI_API_KEY" in said.splitlines()[-1]
+def test_a_wrong_flag_a_service_that_is_not_there_and_a_missing_key_are_named(folder):
+    ends = {
+        SINGLE: (1, "`cobalt serve --model MODEL`, or on Ray with `serve run vllm_engine_actor:app"),
+        f"{MULTI} -n 2": (1, "--engine_url"),
+        f"{SINGLE} --no_such_flag 1": (2, "no_such_flag"),
+        f"{SINGLE} --replay_file first.jsonl -n 2 --ids 1": (1, "http://127.0.0.1:1/evaluator"),
+        "run_single_turn_litellm.py -i problems.jsonl -o api.jsonl": (2, "OPENAI_API_KEY"),
+    }
+    variables = {"COBALT_JUDGE_URL": "http://127.0.0.1:1/evaluator", "OPENAI_API_KEY": "", "XDG_RUNTIME_DIR": "/none"}
+    ended = run_commands([(folder, command.split()) for command in ends], **variables)
+    for (code, named), (ended_with, _, said) in zip(ends.values(), ended, strict=True):
+        assert ended_with == code and named in said and "Traceback" not in said, said
 
 
 BAD_FILES = {

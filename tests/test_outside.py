@@ -77,43 +77,38 @@ class Ran:
     folder: Path
 
 
+def run_all(commands, **variables):
+    """What commands left in their folders, in order; a command is (folder, words)."""
+    commands = list(commands)
+    ended = outside.run_commands(commands, **variables)
+    return [Ran(code, said, folder) for (folder, _), (code, _, said) in zip(commands, ended, strict=True)]
+
+
 @pytest.fixture(scope="module")
-def run_all(tmp_path_factory):
-    """Run the commands of the stages with the same needs, on what the recorded commit left; by stage and case."""
+def ran(tmp_path_factory):
+    """Run the commands of the stages with the needs of one, on what the recorded commit left; of that one, by case."""
 
     @cache
-    def run(sandbox, api):
-        commands, folders = [], {}
-        for stage in (stage for stage in STAGES if (stage.sandbox, stage.api) == (sandbox, api)):
+    def run_those_with(api):  # so that a machine without its package can run the others
+        commands, keys = [], []
+        for stage in (stage for stage in STAGES if stage.api is api):
             for case, (start, extra) in CASES.items():
                 folder = workplace(tmp_path_factory.mktemp(slug(stage)) / case, outside.DATA)
                 put(STAGES_OF_OLD / slug(stage) / start, folder)
                 if case == "half" and stage.kept is not None:
                     _mark_first(folder / stage.results[0])
                 commands.append((folder, [*stage.command.split(), *(stage.changed.split() if extra else ())]))
-                folders[stage.name, case] = folder
+                keys.append((stage.name, case))
         with provider() as asked:
-            ended = outside.run_commands(commands, **variables_of(asked.url))
-        return {
-            key: Ran(code, said, folder) for (key, folder), (code, _, said) in zip(folders.items(), ended, strict=True)
-        }
+            return dict(zip(keys, run_all(commands, **variables_of(asked.url)), strict=True))
 
-    return run
+    return lambda stage: {case: run_those_with(stage.api)[stage.name, case] for case in CASES}
 
 
-@pytest.fixture
-def ran(stage, run_all):
-    return run_all(stage.sandbox, stage.api)  # so that a machine without one of the two can run the others
-
-
-def each_of(stages):
-    return pytest.mark.parametrize(
-        "stage",
-        [
-            pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox] * stage.sandbox + [needs_api] * stage.api)
-            for stage in stages
-        ],
-    )
+each_stage = pytest.mark.parametrize(
+    "stage",
+    [pytest.param(stage, id=slug(stage), marks=[pytest.mark.sandbox, *[needs_api] * stage.api]) for stage in STAGES],
+)
 
 
 def _mark_first(result):
@@ -143,44 +138,48 @@ def _made_from(path):
     return {name: content.get(name) for name in ("arguments", "inputs", "sources", "summary")}
 
 
-@each_of(STAGES)
+@each_stage
 def test_what_the_recorded_commit_left_half_done_becomes_the_result_of_a_run_without_a_break(stage, ran):
-    half = ran[stage.name, "half"]
+    half, old = ran(stage)["half"], STAGES_OF_OLD / slug(stage) / "whole"
     assert half.code == 0, half.said
-    old = STAGES_OF_OLD / slug(stage) / "whole"
     for name in stage.results:
         assert _content(half.folder / name) == _content(old / name), name
     assert not list(half.folder.rglob("*.part"))
+    if stage.kept is not None:  # what was finished is not made again
+        marked = [json.loads(line) for line in (half.folder / stage.results[0]).read_text("utf-8").splitlines()]
+        assert sum(record.get("marked", False) for record in marked) == 1 < len(marked)
 
 
-@each_of(STAGES)
+@each_stage
 def test_the_manifest_of_a_result_says_what_it_said(stage, ran):
-    half, again, old = ran[stage.name, "half"], ran[stage.name, "same"], STAGES_OF_OLD / slug(stage) / "whole"
+    half, again, old = ran(stage)["half"].folder, ran(stage)["same"].folder, STAGES_OF_OLD / slug(stage) / "whole"
     # The record that is marked changes what is made of the result.
     own = {Path(name).with_suffix(".run.json") for name in stage.results}
     manifests = [path.relative_to(old) for path in old.rglob("*.run.json")]
     manifests = [path for path in manifests if path in own or stage.kept is None]
     assert manifests
     for name in manifests:
-        assert _made_from(half.folder / name) == _made_from(again.folder / name) == _made_from(old / name), name
+        assert _made_from(half / name) == _made_from(again / name) == _made_from(old / name), name
 
 
-@each_of(stage for stage in STAGES if stage.kept is not None)
-def test_records_that_were_finished_are_not_made_again(stage, ran):
-    result = ran[stage.name, "half"].folder / stage.results[0]
-    marked = [json.loads(line) for line in result.read_text(encoding="utf-8").splitlines()]
-    assert sum(record.get("marked", False) for record in marked) == 1 < len(marked)
+@each_stage
+def test_a_finished_result_is_kept_written_again_or_refused_as_it_was(stage, ran):
+    for case in ("same", "changed"):
+        again = ran(stage)[case]
+        assert {"code": again.code, "written": touched(stage, again.folder)} == recorded("outcomes")[stage.name][case]
+    for name in stage.results:
+        whole = STAGES_OF_OLD / slug(stage) / "whole" / name
+        assert _content(ran(stage)["same"].folder / name) == _content(whole), name
 
 
-@each_of(STAGES)
-@pytest.mark.parametrize("case", ["same", "changed"])
-def test_a_finished_result_is_kept_written_again_or_refused_as_it_was(stage, case, ran):
-    again = ran[stage.name, case]
-    assert {"code": again.code, "written": touched(stage, again.folder)} == recorded("outcomes")[stage.name][case]
-    if case == "same":
-        old = STAGES_OF_OLD / slug(stage) / "whole"
-        for name in stage.results:
-            assert _content(again.folder / name) == _content(old / name), name
+@pytest.mark.sandbox
+def test_contextual_prompts_with_perturbed_copies_and_those_for_evaluation_are_the_recorded_ones(tmp_path):
+    folder = workplace(tmp_path / "recorded", outside.DATA)
+    words = "preproc/process_multi_turn_taco.py -i run/evaluation.jsonl --model policy --prompts pocket"
+    results = {"prompts.jsonl": "", "test_prompts.jsonl": "--is_test --num_turns 2"}
+    run_all((folder, f"{words} --perturbed_ratio 0.5 -o {name} {more}".split()) for name, more in results.items())
+    for name in results:
+        assert (folder / name).read_bytes() == (folder / "run" / name).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +188,7 @@ def trained(tmp_path_factory):
     folders = [put_training(tmp_path_factory.mktemp("training") / name, outside.DATA) for name in ("same", "changed")]
     extra = [[], ["actor_rollout_ref.actor.optim.lr=0.5"]]
     commands = [(folder, [*TRAINING.split(), *more]) for folder, more in zip(folders, extra, strict=True)]
-    ended = outside.run_commands(commands, RAY_ADDRESS="127.0.0.1:1")
-    return [Ran(code, said, folder) for folder, (code, _, said) in zip(folders, ended, strict=True)]
+    return run_all(commands, RAY_ADDRESS="127.0.0.1:1")
 
 
 def test_a_training_goes_on_from_its_last_checkpoint(trained):

@@ -55,13 +55,15 @@ def equal_outputs(identifier):
 
 
 def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
+    tests = TestSuite(("f(1)", "f(2)"), ("assert f(1) == 1", "assert f(2) == 2"), "f", True).to_json()
     problems = [square_problem(0, responses=["x"]), equal_outputs("same"), square_problem("several"), square_problem(7)]
+    problems.append(square_problem(8, public_test_cases=tests))
     source = write_lines(tmp_path / "p.jsonl", problems)
     (tmp_path / "ids.txt").write_text("several\n\n7 \n")
     settings = PerturbationSettings(source, tmp_path / "o.jsonl", tmp_path / "ids.txt")
     summary = asyncio.run(perturb(settings)).summary
     # read, left out by id, assertions, equal outputs, perturbed
-    assert [*summary["problems"].values()] == [4, 2, 0, 1, 1]
+    assert [*summary["problems"].values()] == [5, 2, 1, 1, 1]
     [record] = read_records(tmp_path / "o.jsonl")
     added = {name: json.loads(record.pop(name)) for name in ("modified_test_cases", "perturbed_public_test_cases")}
     assert record == problems[0]
@@ -117,14 +119,3 @@ async def test_a_perturbed_run_needs_perturbed_tests(tmp_path):
     settings = RepairSettings(write_lines(source, [broken]), tmp_path / "m.jsonl", **SETTINGS, public_tests="perturbed")
     with pytest.raises(UserError, match="field 'perturbed_public_test_cases': tests are not valid JSON"):
         await repair(settings, replay(tmp_path, [[RIGHT]]), None)
-
-
-def test_assertions_have_no_outputs_to_swap(tmp_path):
-    tests = TestSuite(("f(1)", "f(2)"), ("assert f(1) == 1", "assert f(2) == 2"), "f", True).to_json()
-    problems = write_lines(tmp_path / "asserted.jsonl", [square_problem(0, public_test_cases=tests)])
-    with pytest.raises(UserError):
-        asyncio.run(perturb(PerturbationSettings(problems, tmp_path / "o.jsonl")))
-    assert not (tmp_path / "o.jsonl").exists()
-    write_lines(problems, [square_problem(0, public_test_cases=tests), square_problem(1)])
-    counts = asyncio.run(perturb(PerturbationSettings(problems, tmp_path / "o.jsonl"))).summary["problems"]
-    assert (counts["read"], counts["perturbed"]) == (2, 1)

@@ -78,46 +78,27 @@ def test_demonstrations_are_conversations_of_a_rollout_with_a_response_of_the_ri
     assert len(depths) >= 4
 
 
-def test_a_special_case_passes_the_test_that_it_is_for():
-    rng = random.Random(5)
-    repaired = 0
-    for _ in range(200):
-        task = draw_task(rng, "MEDIUM")
-        public = draw_public(task, rng)
-        if public is None:
-            continue
-        expressions = first_choice(task, rng)
-        program = task.program(expressions)
-        failure = first_failure(judge_here(program, public), public)
-        case = failure and special_case(failure, expressions[0])
-        if case:
-            after = first_failure(judge_here(with_special_cases(program, [case]), public), public)
-            repaired += 1
-            assert after is None or after.stdin != failure.stdin
-    assert repaired > 20
-
-
 @pytest.mark.sandbox
-async def test_feedback_equals_the_judges():
+async def test_feedback_equals_the_judges_and_a_special_case_passes_the_test_that_it_is_for():
     """The seed model learns from the same feedback as in the rollout, crashes and broken code included."""
-    rng = random.Random(11)
-    kinds = set()
-    special_cases = 0
+    rng, kinds, special_cases = random.Random(11), set(), 0
     async with LocalJudge() as judge:
         for _ in range(25):
             task = draw_task(rng, "MEDIUM")
             public = draw_public(task, rng)
             if public is None:
                 continue
-            programs = [task.program(first_choice(task, rng)), damage(task.program(task.solution), rng)]
+            expressions = first_choice(task, rng)
+            programs = [task.program(expressions), damage(task.program(task.solution), rng)]
             failure = first_failure(judge_here(programs[0], public), public)
-            case = failure and special_case(failure, task.solution[0])
-            programs += [with_special_cases(programs[0], [case])] if case else []
-            special_cases += len(programs) - 2
+            if case := failure and special_case(failure, expressions[0]):
+                programs.append(with_special_cases(programs[0], [case]))
+                after = first_failure(judge_here(programs[-1], public), public)
+                assert after is None or after.stdin != failure.stdin
+                special_cases += 1
             for program in programs:
-                result = await judge.judge(program, public)
+                result, here = await judge.judge(program, public), judge_here(program, public)
                 kinds.update(verdict.kind for verdict in result.verdicts)
-                here = judge_here(program, public)
                 assert (here.passing, here.feedback) == (result.passing, result.feedback)
     assert special_cases > 3
     assert {VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR} <= kinds
@@ -131,13 +112,11 @@ def test_tokenizer_is_lossless(tokenizer, text):
     assert max(ids, default=0) < len(tokenizer)
 
 
-def test_think_tags_are_tokens_that_decoding_keeps(tokenizer):
-    for tag in ("<think>", "</think>"):
+def test_think_tags_are_tokens_that_decoding_keeps_and_the_end_of_a_turn_is_not(tokenizer):
+    for tag, kept in (("<think>", True), ("</think>", True), ("<|im_end|>", False)):
         ids = tokenizer(f"a{tag}b", add_special_tokens=False)["input_ids"]
         assert tokenizer.convert_tokens_to_ids(tag) in ids
-        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag}b"
-    ended = tokenizer("a<|im_end|>", add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ended, skip_special_tokens=True) == "a"
+        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag * kept}b"
     assert tokenizer.eos_token == "<|im_end|>"
 
 
@@ -192,22 +171,19 @@ def test_a_built_world_is_complete_and_loads(world):
 
 
 @pytest.mark.slow
-def test_a_built_world_is_kept_and_one_of_other_settings_refused(world):
-    folder = world.dev.parent.parent
+def test_a_built_world_is_kept_one_of_other_settings_refused_and_the_remains_of_an_interrupted_build_replaced(
+    world, tmp_path
+):
+    folder, same = world.dev.parent.parent, {"sizes": SIZES, "recipe": TINY}
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert build_pocket_world(folder, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7) == world
+    assert build_pocket_world(folder, seed=3, open_share=0.7, **same) == world
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     for other in ({"seed": 4, "open_share": 0.7}, {"seed": 3, "open_share": 0.0}, {"seed": 3, "open_share": 0.6}):
         with pytest.raises(UserError, match="other settings"):
-            build_pocket_world(folder, sizes=SIZES, recipe=TINY, **other)
-
-
-@pytest.mark.slow
-def test_the_remains_of_an_interrupted_build_are_replaced(world, tmp_path):
+            build_pocket_world(folder, **same, **other)
     (tmp_path / "data.part").mkdir()
     (tmp_path / "data.part" / "train.jsonl").write_text("torn")
-    built = build_pocket_world(tmp_path, seed=3, sizes=SIZES, recipe=TINY, open_share=0.7)
+    built = build_pocket_world(tmp_path, seed=3, open_share=0.7, **same)
     assert not (tmp_path / "data.part").exists()
-    for name in ("train", "dev", "test"):
-        assert getattr(built, name).read_bytes() == getattr(world, name).read_bytes()
-    assert (built.model / "tokenizer.json").read_bytes() == (world.model / "tokenizer.json").read_bytes()
+    for name in ("data/train.jsonl", "data/dev.jsonl", "data/test.jsonl", "model/tokenizer.json"):
+        assert (built.dev.parent.parent / name).read_bytes() == (folder / name).read_bytes()

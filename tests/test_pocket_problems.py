@@ -8,7 +8,6 @@ from cobalt.episode import load_prompts
 from cobalt.pocket.cases import PUBLIC_TESTS, TESTS, passes
 from cobalt.pocket.dataset import SIZES, draw_problems, to_records
 from cobalt.pocket.execution import run_program
-from cobalt.pocket.operations import CLEAR, PRINTERS, READER_CODE, READERS, STEPS
 from cobalt.pocket.problems import STEPS_OF, Split
 from cobalt.problems.problem import Problem
 
@@ -63,27 +62,3 @@ def test_every_confusion_fails_a_hidden_test(problems, split: Split):
             assert not passes_all(program, problem.hidden), (problem.task.statement, program)
             caught_in_public.append(not passes_all(program, problem.public))
     assert sum(caught_in_public) / len(caught_in_public) > 0.9
-
-
-ROWS = (*READERS, *STEPS, *PRINTERS)
-
-
-def test_every_row_of_the_table_is_usable():
-    assert len({row.name for row in ROWS}) == len(ROWS)
-    for row in ROWS:
-        assert any(phrasing.habit == CLEAR for phrasing in row.phrasings), row.name
-        assert row.wrong != row.right, row.name
-        assert len({phrasing.text for phrasing in row.phrasings}) == len(row.phrasings)
-        for expression in (row.right, row.wrong):
-            if row.kind == "read":
-                assert expression in READER_CODE
-            elif row.kind != "join":
-                compile(expression.format(k=row.constants[0]), row.name, "eval")
-
-
-def test_a_sentence_has_one_right_expression():
-    meanings: dict[str, set[str]] = {}
-    for row in ROWS:
-        for phrasing in row.phrasings:
-            meanings.setdefault(phrasing.text, set()).add(row.right)
-    assert all(len(rights) == 1 for rights in meanings.values())

@@ -13,7 +13,6 @@ from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.progress import CountingEngine
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage import progress
-from cobalt.stage.errors import InfrastructureError
 
 
 class Terminal(io.StringIO):
@@ -70,33 +69,25 @@ async def test_a_run_is_shown_while_nothing_finishes_and_at_its_end(error, termi
     assert "8 of 8 responses" in shown[-1] and "last" in shown[-1]
 
 
-async def test_a_rollout_counts_responses_and_the_time_left_and_waits_for_no_problem_that_has_ended(monkeypatch):
+async def test_a_rollout_counts_responses_and_the_time_left(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
-    engine = CountingEngine(FakeEngine("no program"), {"a": 6, "b": 6})
+    engine = CountingEngine(FakeEngine("no program"), 12)
     settings = GenerationSettings(temperature=1, top_p=1, max_tokens=8, n=2, seed=0)
     await engine.generate([], settings, Call("a", 0))
     clock[0] = 100.0  # two responses in 100 seconds, and ten are left
     standing = engine.standing()
     assert (standing.done, standing.total) == (2, 12) and standing.words.endswith("about 08:20 left")
-    engine.end("b")  # it has failed
-    assert engine.standing().total == 6
-    await engine.generate([], settings, Call("b", 1))  # of another sample, which was on its way
-    engine.end("a")
-    standing = engine.standing()
-    assert (standing.done, standing.total) == (4, 4) and "left" not in standing.words
 
 
-@pytest.mark.parametrize(("turns", "responses"), [(0, 4), (2, 12)])
-async def test_the_last_line_of_a_rollout_counts_all_responses_but_those_of_a_problem_that_failed(
-    tmp_path, monkeypatch, caplog, turns, responses
-):
+@pytest.mark.parametrize(("turns", "responses"), [(0, 6), (2, 18)])
+async def test_the_last_line_of_a_rollout_counts_all_responses(tmp_path, monkeypatch, caplog, turns, responses):
     caplog.set_level(logging.INFO, "cobalt.stage.progress")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     files = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(3)]), tmp_path / "r.jsonl"
-    engine = FakeEngine(lambda call: InfrastructureError("x") if call.problem_id == 1 else "no program", model="m")
     if turns:
-        await repair(RepairSettings(*files, num_completions=2, turns=turns), engine, FakeJudge())
+        await repair(RepairSettings(*files, num_completions=2, turns=turns), FakeEngine("none", model="m"), FakeJudge())
     else:
-        await sample(SampleSettings(*files, num_completions=2), engine, FakeJudge())
+        await sample(SampleSettings(*files, num_completions=2), FakeEngine("none", model="m"), FakeJudge())
     assert f"{responses} of {responses} responses" in caplog.messages[-1]
+    assert "left" not in caplog.messages[-1]

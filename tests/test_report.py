@@ -17,7 +17,6 @@ from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.report import __main__ as report_command
 from cobalt.report.comparison import change_between, check_comparable
-from cobalt.report.plots import plot_turns
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
 from cobalt.report.runs import named_paths, read_run, recorded_model
 from cobalt.report.tables import Table, to_csv, to_markdown
@@ -102,23 +101,16 @@ def test_paired_intervals_are_those_of_a_bootstrap_that_keeps_pairs_together(tmp
     assert change.interval == pytest.approx(tuple(expected), abs=0.01)
 
 
-def test_relative_changes_from_zero_are_not_available(tmp_path):
-    make_run(tmp_path / "zero", ZERO)
-    make_run(tmp_path / "late", LATE)
-    runs = [read_run(name, tmp_path / name) for name in ("zero", "late")]
-    assert turns_table(runs).rows[-1] == ["relative", "n/a", "+100.0 %"]
-    assert all(row[1].endswith(", n/a") for row in differences_table(runs).rows)
-    rows = csv.DictReader(io.StringIO(to_csv(differences_table(runs))))
-    assert {row["relative_difference"] for row in rows} == {""}
-
-
-def test_tables_hold_the_figures_that_the_evaluation_wrote(tmp_path):
+def test_tables_hold_the_figures_that_the_evaluation_wrote_and_no_change_relative_to_zero(tmp_path):
     runs = two_runs(tmp_path)
     written = json.loads((tmp_path / "early/evaluation.metrics.json").read_text())["turns"]
     rows = [row for row in csv.DictReader(io.StringIO(to_csv(turns_table(runs)))) if row["run"] == "early"]
     assert [float(row["pass_at_1"]) for row in rows] == [row["pass_at_1"] for row in written] == [0.25, 0.75]
     assert [[float(row["lower"]), float(row["upper"])] for row in rows] == [row["interval"] for row in written]
     assert turns_table(runs).rows[0] == ["0", "25.0 (0-50)", "50.0 (0-100)"]
+    runs = [read_run("zero", make_run(tmp_path / "zero", ZERO)), runs[1]]
+    assert turns_table(runs).rows[-1] == ["relative", "n/a", "+100.0 %"]
+    assert all(row[1].endswith(", n/a") for row in differences_table(runs).rows)
 
 
 def other_tests(identifier, **fields):
@@ -205,39 +197,19 @@ def test_malformed_events_are_named_and_one_counts_once(tmp_path, lines, message
         read_events(write_lines(tmp_path / "e.jsonl", lines))
 
 
-@pytest.mark.slow
-def test_hacking_events_are_shown_out_of_the_turns_that_could_have_had_one(tmp_path):
-    runs = {"a": make_run(tmp_path / "a", EARLY)}
-    found = [{"id": 0, "sample": 0, "turn": 1}]
-    events = {"some": write_lines(tmp_path / "some.jsonl", found), "none": write_lines(tmp_path / "none.jsonl", [])}
-    (tmp_path / "some.run.json").write_text(json.dumps({"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 8}}}))
-    (tmp_path / "none.run.json").write_text(json.dumps({"arguments": {}, "summary": ["nothing of ours"]}))
-    report = write_report(runs, tmp_path / "r", hacking=events).read_text()
-    assert "| events | 1 | 0 |" in report
-    assert "| turns after an impossible test | 8 | n/a |" in report
-    assert "| events per 100 of them | 12.5 | n/a |" in report
-
-
 NASTY = r"a|b_c*<b>`$1$ & 50% #~^\{}[x](y)"
-
-
-def test_markdown_and_csv_keep_a_text_in_its_cell():
-    table = Table("t", NASTY, ["run", NASTY], [[NASTY, "1"]], ["run", "value"], [[NASTY, 1.0], ['x\n,"', None]])
-    assert list(csv.reader(io.StringIO(to_csv(table)))) == [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""]]
-    header, rule, row, *_ = to_markdown(table).splitlines()
-    unescaped = [header.replace(r"\|", ""), rule, row.replace(r"\|", "")]
-    assert [line.count("|") for line in unescaped] == [3, 3, 3]
-    assert r"\<b\>" in row
-
-
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", '=HYPERLINK("http://x")']
 
 
-@pytest.mark.parametrize("text", FORMULAS)
-def test_a_text_in_csv_is_never_a_formula(text):
-    table = Table("t", "c", ["run", "value"], [["x", "1"]], ["run", "value"], [[text, -1.5], ["a=b", "1-2\r=3"]])
-    rows = list(csv.reader(io.StringIO(to_csv(table))))
-    assert rows[1:] == [["'" + text.replace("\r", "\n"), "-1.5"], ["a=b", "1-2\n=3"]]
+def test_markdown_and_csv_keep_a_text_in_its_cell_and_none_is_a_formula():
+    data = [[NASTY, 1.0], ['x\n,"', None], ["a=b", "1-2\r=3"], *([text, -1.5] for text in FORMULAS)]
+    table = Table("t", NASTY, ["run", NASTY], [[NASTY, "1"]], ["run", "value"], data)
+    safe = [["'" + text.replace("\r", "\n"), "-1.5"] for text in FORMULAS]
+    expected = [["run", "value"], [NASTY, "1.0"], ['x\n,"', ""], ["a=b", "1-2\n=3"], *safe]
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == expected
+    header, rule, row, *_ = to_markdown(table).splitlines()
+    assert [line.replace(r"\|", "").count("|") for line in (header, rule, row)] == [3, 3, 3]
+    assert r"\<b\>" in row
 
 
 MARKUP = "m | <img src=x> ](http://x) **b**\n# heading\n\n- item `c` \x1b[31m"
@@ -273,17 +245,21 @@ def test_a_report_names_the_model_with_a_digest(tmp_path, engine, name):
 @pytest.mark.slow
 def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     runs = {"early": make_run(tmp_path / "early", EARLY), "late": make_run(tmp_path / "late", LATE)}
-    line = {"id": 0, "sample": 0, "turn": 1, "category": "Others"}
-    hacking = {"late": write_lines(tmp_path / "e.jsonl", [line])}
-    for folder in ("one", "two"):
-        write_report(runs, tmp_path / folder, hacking=hacking)
-        write_report(runs, tmp_path / folder, hacking=hacking).unlink()  # replaces the first
-        write_report(runs, tmp_path / folder, hacking=hacking)
+    hacking = {
+        "late": write_lines(tmp_path / "e.jsonl", [{"id": 0, "sample": 0, "turn": 1, "category": "Others"}]),
+        "none": write_lines(tmp_path / "none.jsonl", []),
+    }
+    (tmp_path / "e.run.json").write_text(json.dumps({"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 8}}}))
+    for folder in ("one", "one", "two"):  # the second replaces the first
+        report = write_report(runs, tmp_path / folder, hacking=hacking)
     names = {path.name for path in (tmp_path / "one").iterdir()}
     tables = {f"{name}.csv" for name in ("pass_at_1", "differences", "usage", "hacking")}
     assert names == tables | {"pass_at_1.png", "pass_at_1.svg", "report.md", "report.md.run.json"}
     for name in names - {"report.md.run.json"}:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    text = report.read_text()
+    for row in ("events | 1 | 0", "turns after an impossible test | 8 | n/a", "events per 100 of them | 12.5 | n/a"):
+        assert f"| {row} |" in text
     assert (tmp_path / "one/pass_at_1.png").read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(tmp_path / "one/pass_at_1.svg").getroot().tag.endswith("svg")
     manifest = json.loads((tmp_path / "one/report.md.run.json").read_text())
@@ -293,23 +269,10 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     assert left == {name for name in names if name.startswith(("pass_at_1", "usage", "report"))}, "the old report's go"
 
 
-def test_problems_that_could_not_be_evaluated_are_mentioned(tmp_path):
-    folder = make_run(tmp_path / "a", EARLY)
-    (folder / "evaluation.errors.jsonl").write_text('{"id": 2, "error": "\u2028\x85\u2029"}\n', encoding="utf-8")
-    assert "1 problems could not be evaluated" in write_report({"a": folder}, tmp_path / "r").read_text()
-
-
-def test_plots_take_any_name_of_a_run(tmp_path, recwarn):
-    make_run(tmp_path / "a", EARLY)
-    metrics = read_run("a", tmp_path / "a").metrics
-    plot_turns({"_x": metrics, "$\\frac": metrics, "<b>&": metrics}, tmp_path / "p.svg")
-    text = (tmp_path / "p.svg").read_text()
-    assert all(name in text for name in ("<!--  _x -->", "frac", "&lt;b&gt;&amp;"))
-    assert not [warning for warning in recwarn if "legend" in str(warning.message).lower()]
-
-
 def test_mistakes_get_one_sentence(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/report.md").write_text("mine")
     (tmp_path / "plain").mkdir()
     write_lines(tmp_path / "plain" / "evaluation.jsonl", [square_problem(1)])
     absent = {"id": 99, "sample": 0, "turn": 1}, {"id": 0, "sample": 9, "turn": 1}, {"id": 0, "sample": 0, "turn": 3}
@@ -325,20 +288,13 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([early], {"hacking": {"early": sample}}, "sample 9"),
         ([early], {"hacking": {"early": late}}, "problem 0, turn 3"),
         ([early], {"folder": early / "evaluation.jsonl"}, "early/evaluation.jsonl"),
+        ([early], {"folder": tmp_path / "theirs"}, r"report\.md"),
     ]
     for runs, options, message in cases:
         with pytest.raises(UserError, match=message):
             write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
+    assert {path.name: path.read_text() for path in (tmp_path / "theirs").iterdir()} == {"report.md": "mine"}
     assert_each_is_refused([("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl")], ["cannot read"])
-
-
-def test_a_report_of_somebody_else_stays_as_it_is(tmp_path):
-    early = make_run(tmp_path / "early", EARLY)
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "report.md").write_text("mine")
-    with pytest.raises(UserError, match=r"report\.md"):
-        write_report({"early": early}, tmp_path / "r")
-    assert {path.name: path.read_text() for path in (tmp_path / "r").iterdir()} == {"report.md": "mine"}
 
 
 def test_the_report_in_a_terminal_has_its_tables_and_no_pictures(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """The loops: protocol and schema of each stage, on recorded responses and the real judge."""
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -100,14 +99,6 @@ async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fail
     assert record["public_pass_rates"][1] == [0.0]
 
 
-async def test_multi_turn_refuses_problems_without_public_tests(tmp_path):
-    record = square_problem(0)
-    del record["public_test_cases"]
-    run = RepairSettings(write_lines(tmp_path / "p.jsonl", [record]), tmp_path / "m.jsonl", **SETTINGS)
-    with pytest.raises(UserError, match="problem 0.*'public_test_cases'"):
-        await repair(run, replay(tmp_path, [[RIGHT]]), LocalJudge(JudgeSettings()))
-
-
 async def test_a_malformed_record_ends_an_evaluation_and_what_was_finished_before_it_is_kept(tmp_path):
     records = [square_problem(number, raw_responses=[[RIGHT]]) for number in range(2)]
     path = write_lines(tmp_path / "m.jsonl", [*records, square_problem(2)])
@@ -153,57 +144,27 @@ def test_a_run_that_is_not_evaluated_has_no_metrics():
         outcomes_of(trajectories_of(square_problem(3, raw_responses=[["a"]])))
 
 
-async def run_items(count, work, path, *, concurrency=1, arguments=None):
-    """Run the items 0 to count-1, each its own id."""
-    with Each(path, arguments or {}) as output:
-        return await output.make(range(count), int, work, concurrency=concurrency, description="test")
-
-
 @pytest.mark.parametrize("error", [KeyError("planted"), ServiceDown("planted"), RequestRefused("planted")])
 async def test_a_defect_a_lost_service_or_a_refused_key_ends_the_run_and_is_not_a_failed_problem(tmp_path, error):
-    output = tmp_path / "r.jsonl"
-
     async def work(item):
         if item == 2:
             raise error
         return {"id": item}
 
-    with pytest.raises(type(error), match="planted"):
-        await run_items(4, work, output, concurrency=1)
-    assert [record["id"] for record in read_records(output)] == [0, 1]
-    assert not errors_path(output).exists()
-
-
-async def test_items_are_taken_when_a_worker_is_free_and_not_before(tmp_path):
-    taken = finished = 0
-
-    def items():
-        nonlocal taken
-        for item in range(20):
-            taken += 1
-            yield item
-
-    async def work(item):
-        nonlocal finished
-        assert taken - finished <= 3
-        await asyncio.sleep(0)
-        finished += 1
-        return {"id": item}
-
-    with Each(tmp_path / "r.jsonl", {}) as output:
-        assert await output.make(items(), int, work, concurrency=3) == 0
-    assert finished == 20
+    with pytest.raises(type(error), match="planted"), Each(tmp_path / "r.jsonl", {}) as output:
+        await output.make(range(4), int, work, concurrency=1)
+    assert output.ids == [0, 1]
+    assert not errors_path(output.path).exists()
 
 
 async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
-    output = write_lines(tmp_path / "r.jsonl", [{"id": 9}])
     write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
 
     async def work(item):
         return {"id": item}
 
-    with pytest.raises(UserError, match="id 9"):
-        await run_items(2, work, output, concurrency=1)
+    with Each(write_lines(tmp_path / "r.jsonl", [{"id": 9}]), {}) as output, pytest.raises(UserError, match="id 9"):
+        await output.make(range(2), int, work, concurrency=1)
 
 
 def device_engine(device, failing=()):

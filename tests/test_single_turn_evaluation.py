@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from outside import run_commands
 from support import result_of, square_problem, trajectory_record, write_lines, write_report
 
 from cobalt.episode.record import read_trajectories
@@ -41,54 +40,51 @@ def evaluated(tmp_path, *records):
     return output
 
 
-def test_records_become_evaluated_trajectories_of_one_turn(tmp_path):
-    output = evaluated(tmp_path, single(0, [RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY]))
-    [group] = read_trajectories(output)
-    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5], [0.0], [1.0]]
-    assert [trajectory.public_pass_rates for trajectory in group.trajectories] == [[1.0], [1.0], [1.0], [0.0]]
-    turn = group.trajectories[1].turns[0]
-    assert turn.hidden_verdicts == (VerdictKind.PASSED, VerdictKind.WRONG_ANSWER)
-    assert (turn.finish_reason, turn.completion_tokens, turn.program) == ("stop", 7, "print(1)")
-
-
-def test_hidden_tests_are_found_among_all_tests_wherever_they_stand(tmp_path):
-    every = json.loads(square_problem(0)["test_cases"])
-    backwards = json.dumps({name: column[::-1] for name, column in every.items()})
-    output = evaluated(tmp_path, single(0, [HIDDEN_ONLY[::-1]], test_cases=backwards))
-    [group] = read_trajectories(output)
-    assert group.trajectories[0].hidden_pass_rates == [1.0]
-
-
-def test_without_public_and_hidden_tests_every_test_decides(tmp_path):
-    record = single(0, [RIGHT, PUBLIC_ONLY])
-    del record["public_test_cases"], record["hidden_test_cases"]
-    [group] = read_trajectories(evaluated(tmp_path, record))
-    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[1.0], [0.5]]
+EVERY = json.loads(square_problem(0)["test_cases"])
+BACKWARDS = {"test_cases": json.dumps({name: column[::-1] for name, column in EVERY.items()})}
+WITHOUT_A_SPLIT = {"public_test_cases": None, "hidden_test_cases": None}
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("passing", "fields", "public", "hidden"),
     [
-        {"exec_results": None},
-        {"responses": None},
-        {"responses": ["a"]},
-        {"exec_results": [{"passing": [True], "feedback": [""]}] * 2},
-        {"exec_results": [{"passing": [True] * 4, "feedback": [""] * 4, "verdicts": []}] * 2},
-        {"hidden_test_cases": json.dumps({"inputs": ["9"], "outputs": ["81"]})},
+        ([RIGHT, HALF, PUBLIC_ONLY, HIDDEN_ONLY], {}, [1.0, 1.0, 1.0, 0.0], [1.0, 0.5, 0.0, 1.0]),
+        ([HIDDEN_ONLY[::-1]], BACKWARDS, [0.0], [1.0]),  # hidden tests are found wherever they stand
+        ([RIGHT, PUBLIC_ONLY], WITHOUT_A_SPLIT, [0.0, 0.0], [1.0, 0.5]),
     ],
 )
-def test_malformed_records_are_refused_and_nothing_is_written(tmp_path, change):
-    with pytest.raises(UserError):
-        evaluated(tmp_path, single(0, [RIGHT, RIGHT]) | change)
-    assert not (tmp_path / "evaluation.jsonl").exists()
+def test_records_become_evaluated_trajectories_of_one_turn(tmp_path, passing, fields, public, hidden):
+    [group] = read_trajectories(evaluated(tmp_path, single(0, passing, **fields)))
+    assert [trajectory.hidden_pass_rates for trajectory in group.trajectories] == [[rate] for rate in hidden]
+    if group.problem.public_tests:
+        assert [trajectory.public_pass_rates for trajectory in group.trajectories] == [[rate] for rate in public]
+    [turn] = group.trajectories[-1].turns
+    assert [kind is VerdictKind.PASSED for kind in turn.hidden_verdicts].count(True) == hidden[-1] * len(
+        group.problem.hidden_tests
+    )
+    assert (turn.finish_reason, turn.completion_tokens, turn.program) == ("stop", 7, f"print({len(passing) - 1})")
 
 
-def test_a_multi_turn_result_is_refused_by_the_script_that_evaluates_it(tmp_path):
-    record = trajectory_record("t", [[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
-    first = single("t", [RIGHT, RIGHT])
-    for multi_turn in (record, first | record):  # a run may continue a single-turn result, whose fields it keeps
-        with pytest.raises(UserError, match=r"single\.jsonl is a multi-turn result.*eval_multi_turn\.py"):
-            evaluated(tmp_path, multi_turn)
+MULTI_TURN = trajectory_record("t", [[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
+FIRST = single(0, [RIGHT, RIGHT])
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        (FIRST | {"exec_results": None}, ""),
+        (FIRST | {"responses": None}, "single-turn script"),
+        (FIRST | {"responses": ["a"]}, ""),
+        (FIRST | {"exec_results": [{"passing": [True], "feedback": [""]}] * 2}, ""),
+        (FIRST | {"exec_results": [{"passing": [True] * 4, "feedback": [""] * 4, "verdicts": []}] * 2}, ""),
+        (FIRST | {"hidden_test_cases": json.dumps({"inputs": ["9"], "outputs": ["81"]})}, ""),
+        (MULTI_TURN, "eval_multi_turn.py"),
+        (FIRST | MULTI_TURN, "eval_multi_turn.py"),  # it may continue a single-turn result, whose fields it keeps
+    ],
+)
+def test_malformed_records_and_those_of_several_turns_are_refused_and_nothing_is_written(tmp_path, record, named):
+    with pytest.raises(UserError, match=rf"single\.jsonl.*{named}"):
+        evaluated(tmp_path, record)
     assert not (tmp_path / "evaluation.jsonl").exists()
 
 
@@ -100,8 +96,8 @@ def score(correct, samples=20, difficulty="", distinct=1, distinct_correct=0):
 def test_figures_of_a_difficulty_are_those_of_its_problems():
     scores = [score(20, difficulty="interview"), score(0, difficulty="introductory"), score(10, difficulty="interview")]
     groups = sample_metrics(scores)
-    assert [(group.group, group.problems) for group in groups] == [("all", 3), ("interview", 2), ("introductory", 1)]
-    assert [group.pass_at[1].value for group in groups] == pytest.approx([0.5, 0.75, 0.0])
+    figures = [(group.group, group.problems, group.pass_at[1].value) for group in groups]
+    assert figures == [("all", 3, 0.5), ("interview", 2, 0.75), ("introductory", 1, 0.0)]
     assert groups[1].pass_at == sample_metrics([scores[0], scores[2]])[0].pass_at
 
 
@@ -140,20 +136,3 @@ def test_reports_and_the_viewer_read_the_result_like_any_other_and_not_one_that_
     report = write_report({name: tmp_path / name for name in ("a", "b")}, tmp_path / "report", ks=[2])
     table, _, others = report.read_text().partition("## Other")
     assert "| change" not in table and "50.0" in table and "100.0" in others, "one turn, so no change between turns"
-
-
-def test_the_script_writes_the_figures_again_for_the_same_settings_alone(tmp_path):
-    records = [single(i, [RIGHT] + [HALF] * 9, difficulty="HARD") for i in (0, 1)]
-    write_lines(tmp_path / "single.jsonl", records)
-    write_lines(tmp_path / "other.jsonl", records[:1])
-    words = "eval_single_turn.py -o evaluation.jsonl -i"
-    lines = ("single.jsonl", "single.jsonl --k 1 10", "single.jsonl --k 11", "other.jsonl", "evaluation.jsonl")
-    ended = run_commands((tmp_path, f"{words} {line}".split()) for line in lines)
-    for (code, _, said), expected in zip(ended, (None, None, "k = 11", "other settings", "is an input"), strict=True):
-        assert code == (2 if expected else 0) and (expected or "") in said, said
-    figures = json.loads((tmp_path / "evaluation.metrics.json").read_text())
-    assert figures["turns"][0]["pass_at_1"] == pytest.approx(0.1)
-    groups = figures["single_turn"]["groups"]
-    assert [group["group"] for group in groups] == ["all", "HARD"]
-    assert groups[0]["pass_at"]["10"]["value"] == 1.0
-    assert groups[0]["distinct"]["value"] == 10

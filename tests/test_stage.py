@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import errno
 import functools
 import inspect
 import multiprocessing
@@ -10,6 +11,7 @@ import pkgutil
 import re
 import resource
 import signal
+import subprocess
 import sys
 from dataclasses import fields
 from itertools import pairwise
@@ -23,10 +25,11 @@ from support import ROOT, write_lines
 from cobalt.commands.registry import COMMANDS
 from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.errors import INTERRUPTED, InfrastructureError
 from cobalt.stage.manifest import manifest_path, recorded_arguments
 from cobalt.stage.records import RecordFile, encode_record, read_records
 from cobalt.stage.run import WRITTEN, Each, Input, Outcome, Output, errors_path, stage, whole
+from cobalt.stage.service_flags import JudgeFlags
 
 NUMBERS = range(6)
 HAPPENS = {}
@@ -190,11 +193,18 @@ def test_a_full_disk_is_one_sentence_and_what_was_finished_stays(run):
     assert run.result.read_bytes() == WHOLE
 
 
+def ignore_interrupts():
+    """As a shell does for the jobs that a script starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @every_kind
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_with_130_and_what_was_finished_stays(run, number):
-    assert run(happens={3: lambda: os.kill(os.getpid(), number) is None}) == 130, run.said
-    assert "interrupted" in run.said
+@pytest.mark.parametrize(
+    ("number", "before"), [(signal.SIGINT, bool), (signal.SIGTERM, bool), (signal.SIGTERM, ignore_interrupts)]
+)
+def test_an_interrupt_ends_with_130_and_what_was_finished_stays(run, number, before):
+    assert run(happens={3: lambda: os.kill(os.getpid(), number) is None}, prepare=before) == 130, run.said
+    assert run.said.splitlines()[-1:] == INTERRUPTED.splitlines()
     assert run.ids() == ([0, 1, 2] if run.kind is one_by_one else [])
     assert "result.jsonl.part" not in run.left()
     assert run.completes()
@@ -220,6 +230,26 @@ def test_a_result_that_another_process_writes_is_refused(run):
             assert str(run.result) in run.said
             assert run.left() == before
         assert run.completes()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.EROFS, errno.EBADF])
+def test_a_file_that_the_system_refuses_is_one_sentence_with_its_name_and_other_errors_are_bugs(capsys, number):
+    def refused(settings):
+        raise OSError(number, "no", "the/file")
+
+    with pytest.raises(OSError if number == errno.EBADF else SystemExit) as ended:
+        run_script(JudgeFlags, refused, [])
+    if number != errno.EBADF:
+        assert ended.value.code == 2 and "the/file" in capsys.readouterr().err
+
+
+def test_an_output_on_a_full_disk_is_one_sentence():
+    code = "import cobalt.stage.cli as c, cobalt.stage.service_flags as f\n"
+    code += "c.run_script(f.JudgeFlags, lambda _: print('x' * 10**5, flush=True), [])"
+    with Path("/dev/full").open("w") as full:
+        finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=-1, text=True, timeout=60)
+    assert finished.returncode == 2
+    assert "output" in finished.stderr and "Traceback" not in finished.stderr
 
 
 SCRIPTS = "".join(path.read_text() for path in [*ROOT.glob("*.py"), *ROOT.glob("preproc/*.py")])

@@ -189,45 +189,22 @@ async def test_perturbed_copies_end_with_the_impossible_feedback_and_keep_the_tr
 
 @pytest.mark.sandbox
 async def test_the_ratio_counts_partial_trajectories_and_the_seed_chooses_them_and_the_order(tmp_path, policy):
+    """The impossible tests come from a file of the same problems."""
     chosen, order = [], []
-    records = [perturbed_record(identifier, SOLVE) for identifier in range(8)]
+    records = [trajectory_record(i, [[WRONG, WRONG, RIGHT]], raw_responses=[[SOLVE]] * 3) for i in range(8)]
+    tests = json.dumps(PERTURBED)
+    rows = (square_problem(identifier, perturbed_public_test_cases=tests) for identifier in range(8))
+    perturbed = {"perturbed_ratio": 0.25, "perturbed_file": write_lines(tmp_path / "perturbed.jsonl", rows)}
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         for attempt, seed in enumerate((1, 1, 2)):
             (tmp_path / str(attempt)).mkdir()
-            _, rows = await process(tmp_path / str(attempt), policy, records, judge, perturbed_ratio=0.25, seed=seed)
+            _, rows = await process(tmp_path / str(attempt), policy, records, judge, seed=seed, **perturbed)
             chosen.append({row["id"] for row in rows if row["perturbed"]})
             order.append([row["id"] for row in rows if not row["perturbed"]])
     assert len(chosen[0]) == 6  # of 8 x 3 partial trajectories
     assert chosen[0] == chosen[1] != chosen[2]
     assert order[0] == order[1] != order[2]
     assert sorted(order[0]) == sorted(order[2])
-
-
-@pytest.mark.sandbox
-async def test_perturbed_tests_can_come_from_a_file_of_the_same_problems(tmp_path, policy):
-    records = [trajectory_record(0, [[WRONG, WRONG, RIGHT]], raw_responses=[[SOLVE]] * 3)]
-    other = square_problem(0, perturbed_public_test_cases=json.dumps(PERTURBED))
-    perturbed = write_lines(tmp_path / "perturbed.jsonl", [other])
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        _, rows = await process(tmp_path, policy, records, judge, perturbed_ratio=1.0, perturbed_file=perturbed)
-    assert sum(row["perturbed"] for row in rows) == 3
-
-
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "other public tests"),
-        (square_problem(5, perturbed_public_test_cases=PERTURBED), "give --perturbed_file"),
-        (square_problem(0), "field 'perturbed_public_test_cases' is missing"),
-        (square_problem(0, perturbed_public_test_cases="x"), "not valid JSON"),
-    ],
-)
-async def test_perturbed_tests_of_another_run_are_refused(tmp_path, policy, problem, message):
-    perturbed = write_lines(tmp_path / "perturbed.jsonl", [problem])
-    records = [trajectory_record(0, [[WRONG, WRONG, RIGHT]])]
-    with pytest.raises(UserError, match=message):
-        await process(tmp_path, policy, records, perturbed_ratio=0.5, perturbed_file=perturbed)
-    assert not (tmp_path / "prompts.jsonl").exists()
 
 
 async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path, policy):
@@ -246,11 +223,25 @@ async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path,
         ({"perturbed_ratio": 1.5}, "perturbed_ratio is 1.5"),
         ({"perturbed_ratio": 1.0}, "give --perturbed_file"),
         ({"max_prompt_tokens": 1}, "no prompt is left"),
+        *(
+            ({"perturbed_ratio": 0.5, "perturbed_file": problem}, message)
+            for problem, message in (
+                (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "other public"),
+                (square_problem(5, perturbed_public_test_cases=PERTURBED), "give --perturbed_file"),
+                (square_problem(0), "field 'perturbed_public_test_cases' is missing"),
+                (square_problem(0, perturbed_public_test_cases="x"), "not valid JSON"),
+            )
+        ),
     ],
 )
-async def test_settings_that_cannot_work_are_named(tmp_path, policy, settings, message):
+async def test_settings_that_cannot_work_and_perturbed_tests_of_another_run_are_refused(
+    tmp_path, policy, settings, message
+):
+    if "perturbed_file" in settings:
+        settings = settings | {"perturbed_file": write_lines(tmp_path / "p.jsonl", [settings["perturbed_file"]])}
     with pytest.raises(UserError, match=message):
         await process(tmp_path, policy, [trajectory_record(0, [[WRONG, WRONG, RIGHT]])], **settings)
+    assert not (tmp_path / "prompts.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "no/such/folder"])
@@ -261,10 +252,7 @@ def test_a_model_that_cannot_be_fetched_asks_for_a_local_folder(monkeypatch, nam
 
 
 BROKEN = [
-    *(
-        ("tokenizer.json", content, "cannot load the tokenizer")
-        for content in ("{}", "[]", '{"model": {"type": "no such"}}')
-    ),
+    ("tokenizer.json", '{"model": {"type": "no such"}}', "cannot load the tokenizer"),
     ("tokenizer.json", None, "cannot load the tokenizer"),
     ("chat_template.jinja", None, "has no chat template"),
 ]

@@ -11,13 +11,14 @@ from urllib.parse import quote
 
 import pytest
 from chromium import CHROMIUM, Chromium
-from outside import assert_each_is_refused, run_script
+from outside import assert_each_is_refused
 from support import square_problem, trajectories_of, write_lines
 
 import cobalt.report.viewer.page
-from cobalt.episode import program_of, split_thinking
+from cobalt.episode import program_of
 from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
+from cobalt.report.viewer import __main__ as view_command
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import write_viewer
 from cobalt.stage.errors import UserError
@@ -96,25 +97,20 @@ def piece_of(record):
 
 
 @pytest.mark.parametrize(
-    ("response", "thinking"),
+    ("thinking", "rest"),
     [
-        (DOUBLE, "<think>double it</think>\n"),
-        ("  <think>\na</think> </think>\n\n b \n", "  <think>\na</think> </think>\n\n "),
-        ("no tag but a close</think>x", "no tag but a close</think>"),
-        ("<think>cut off \U0001f600 ", "<think>cut off \U0001f600"),
-        ("<think></think>print(1)", ""),
-        ("print(1)", ""),
+        ("<think>double it</think>\n", "print(1)"),
+        ("  <think>\na</think> </think>\n\n ", "b \n"),
+        ("no tag but a close</think>", "x"),
+        ("<think>cut off \U0001f600", " "),
+        ("", "<think></think>print(1)"),
         ("", ""),
     ],
 )
-def test_thinking_and_the_rest_are_the_response(response, thinking):
-    piece = piece_of(evaluated(0, [[response]], [[0.0]]))
-    entry = piece["samples"][0][0]
-    shown = piece["texts"][entry["thinking"]] if "thinking" in entry else ""
-    rest = piece["texts"][entry["response"]]
-    assert (shown, shown + rest) == (thinking, response)
-    if thinking:
-        assert rest.strip() == split_thinking(response)[1]
+def test_thinking_and_the_rest_are_the_response(thinking, rest):
+    piece = piece_of(evaluated(0, [[thinking + rest]], [[0.0]]))
+    entry, texts = piece["samples"][0][0], piece["texts"]
+    assert (texts[entry["thinking"]] if "thinking" in entry else "", texts[entry["response"]]) == (thinking, rest)
 
 
 def test_what_repeats_is_held_once_and_what_differs_or_is_long_is_marked():
@@ -156,21 +152,16 @@ def test_a_run_on_perturbed_tests_shows_those_and_which_are_impossible(fields, f
     assert (piece["public"][0], piece["impossible"]) == (first, impossible)
 
 
-def test_events_that_do_not_fit_the_run_are_refused(tmp_path):
-    record = evaluated(0, [[RIGHT]], [[1.0]])
-    for sample, turn in ((0, 5), (3, 0), (-1, 0), (0, -1)):
-        with pytest.raises(UserError, match=f"sample {sample}, turn {turn}"):
-            problem_data(trajectories_of(record), [HackingEvent(0, sample, turn, "others")])
-    for response in (RIGHT, NO_CODE):
-        with pytest.raises(UserError, match="sample 0, turn 0 has another program"):
-            other = evaluated(0, [[response]], [[1.0]])
-            problem_data(trajectories_of(other), [HackingEvent(0, 0, 0, "others", "print(2)")])
-    write_lines(tmp_path / "evaluation.jsonl", [record])
-    events = write_lines(tmp_path / "h.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
-    with pytest.raises(UserError, match="names problem 'other'"):
-        write_viewer({"run": tmp_path}, tmp_path / "view.html", hacking={"run": events})
-    with pytest.raises(UserError, match="hacking events are given for run 'other'"):
-        write_viewer({"run": tmp_path}, tmp_path / "view.html", hacking={"other": events})
+@pytest.mark.parametrize(
+    ("event", "named"),
+    [
+        *(((0, sample, turn, "others"), f"sample {sample}, turn {turn}") for sample, turn in ((0, 5), (3, 0), (-1, 0))),
+        ((0, 0, 0, "others", "print(2)"), "sample 0, turn 0 has another program"),
+    ],
+)
+def test_events_that_do_not_fit_the_run_are_refused(event, named):
+    with pytest.raises(UserError, match=named):
+        problem_data(trajectories_of(evaluated(0, [[RIGHT]], [[1.0]])), [HackingEvent(*event)])
 
 
 def test_the_same_run_gives_the_same_page_of_every_script_and_of_the_published_libraries(tmp_path):
@@ -201,40 +192,33 @@ def test_no_text_of_a_run_is_markup_in_the_page(tmp_path):
 
 def test_mistakes_get_one_sentence(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
-    page = tmp_path / "view.html"
+    other = write_lines(tmp_path / "other.jsonl", [evaluated(1, [[RIGHT]], [[1.0]])])
+    event = write_lines(tmp_path / "event.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     short = evaluated("x", [[RIGHT]], [[1.0]], raw_responses=[["a", "b"]])
     malformed = write_lines(tmp_path / "malformed.jsonl", [short])
     cases = [
-        ({"runs": {"run": tmp_path / "none"}, "output": page}, "none"),
-        ({"runs": {"run": malformed}, "output": page}, "record 'x'.*raw_responses"),
-        ({"runs": {"run": tmp_path}, "output": tmp_path / "view.txt"}, "ends in .html"),
-        ({"runs": {"run": tmp_path}, "output": tmp_path / "evaluation.jsonl/view.html"}, "cannot write"),
-        ({"runs": {"run": tmp_path}, "output": page, "hacking": {"run": tmp_path / "absent"}}, "cannot read"),
-        ({"runs": {}, "output": page}, "one run or two"),
-        ({"runs": dict.fromkeys("abc", tmp_path), "output": page}, "one run or two"),
+        ({"runs": {"run": tmp_path / "none"}}, "none"),
+        ({"runs": {"run": malformed}}, "record 'x'.*raw_responses"),
+        ({"output": tmp_path / "view.txt"}, "ends in .html"),
+        ({"output": tmp_path / "evaluation.jsonl/view.html"}, "cannot write"),
+        ({"hacking": {"run": tmp_path / "absent"}}, "cannot read"),
+        ({"hacking": {"run": event}}, "names problem 'other'"),
+        ({"hacking": {"other": event}}, "hacking events are given for run 'other'"),
+        ({"runs": {}}, "one run or two"),
+        ({"runs": dict.fromkeys("abc", tmp_path)}, "one run or two"),
+        ({"runs": {"one": tmp_path, "two": other}}, "one and two cannot be shown side by side: .* 0"),
     ]
     for arguments, message in cases:
         with pytest.raises(UserError, match=message):
-            write_viewer(**arguments)
-    assert_each_is_refused([("-m", "cobalt.report.viewer", tmp_path / "none")], ["none"])
-
-
-def test_the_command_writes_the_page(tmp_path):
-    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
-    finished = run_script("-m", "cobalt.report.viewer", tmp_path, "-o", tmp_path / "view.html")
-    assert finished.returncode == 0, finished.stderr
-    assert str(tmp_path / "view.html") in finished.stdout
-
-
-@pytest.mark.parametrize(
-    ("names", "fields", "named"), [("b", {}, "'a'"), ("abc", {}, "'c'"), ("ab", {"question": "?"}, "'a'")]
-)
-def test_two_runs_on_other_problems_are_refused_in_one_sentence(tmp_path, names, fields, named):
-    one = write_lines(tmp_path / "one.jsonl", [evaluated(name, [[RIGHT]], [[1.0]]) for name in "ab"])
-    two = write_lines(tmp_path / "two.jsonl", [evaluated(name, [[RIGHT]], [[1.0]], **fields) for name in names])
-    with pytest.raises(UserError, match=f"one and two cannot be shown side by side: .*{named}"):
-        write_viewer({"one": one, "two": two}, tmp_path / "view.html")
+            write_viewer(**{"runs": {"run": tmp_path}, "output": tmp_path / "view.html"} | arguments)
     assert not (tmp_path / "view.html").exists()
+
+
+def test_the_command_writes_the_page_and_refuses_a_missing_run(tmp_path, capsys):
+    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
+    assert view_command.main(view_command.Arguments((str(tmp_path),), tmp_path / "view.html")) == 0
+    assert "view.html" in capsys.readouterr().out and (tmp_path / "view.html").exists()
+    assert_each_is_refused([("-m", "cobalt.report.viewer", tmp_path / "none")], ["none"])
 
 
 def test_two_runs_may_list_their_problems_in_another_order(tmp_path):
@@ -318,43 +302,40 @@ def set_control(browser, name, value):
     browser.evaluate(f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('input'))")
 
 
-@pytest.mark.parametrize(
-    "controls",
-    [
-        [
-            ("outcome", "all", ["repaired", "lost", "hard", "easy"]),
-            ("outcome", "solved", ["repaired", "lost", "easy"]),
-            ("outcome", "unsolved", ["repaired", "lost", "hard"]),
-            ("outcome", "repaired", ["repaired", "lost"]),
-            ("outcome", "regressed", ["lost"]),
-            ("outcome", "hacked", ["hard"]),
-        ],
-        [("search", "apple", ["repaired", "easy"]), ("search", "PIE apple", ["easy"]), ("search", "lost", ["lost"])],
-        [
-            ("verdict", "memory_limit", ["repaired"]),
-            ("from", "1", []),
-            ("verdict", "time_limit", ["lost", "hard"]),
-            ("outcome", "solved", []),
-            ("verdict", "any", ["repaired", "lost", "easy"]),
-            ("difficulty", "MEDIUM", ["lost"]),
-            ("to", "0", ["lost"]),
-        ],
-    ],
-    ids=["outcome", "search", "together"],
-)
-def test_filters_and_search_list_the_problems_with_such_a_trajectory(page, controls):
+FILTERED = [
+    ("outcome", "all", ["repaired", "lost", "hard", "easy"]),
+    ("outcome", "solved", ["repaired", "lost", "easy"]),
+    ("outcome", "unsolved", ["repaired", "lost", "hard"]),
+    ("outcome", "repaired", ["repaired", "lost"]),
+    ("outcome", "regressed", ["lost"]),
+    ("outcome", "hacked", ["hard"]),
+    ("outcome", "all", ["repaired", "lost", "hard", "easy"]),
+    ("search", "apple", ["repaired", "easy"]),
+    ("search", "PIE apple", ["easy"]),
+    ("search", "", ["repaired", "lost", "hard", "easy"]),
+    # Together: each holds with those after it.
+    ("verdict", "memory_limit", ["repaired"]),
+    ("from", "1", []),
+    ("verdict", "time_limit", ["lost", "hard"]),
+    ("outcome", "solved", []),
+    ("verdict", "any", ["repaired", "lost", "easy"]),
+    ("difficulty", "MEDIUM", ["lost"]),
+    ("to", "0", ["lost"]),
+]
+
+
+def test_filters_and_search_list_the_problems_with_such_a_trajectory(page):
     records = four_problems()
     kinds = [[["passed", "memory_limit"], ["passed", "wrong_answer"]], [["passed", "passed"]] * 2]
     records[0] |= {"hidden_verdicts": kinds, "difficulty": "HARD"}
     records[1] |= {"difficulty": "MEDIUM"}
     browser = page(records, [{"id": "hard", "sample": 1, "turn": 1, "category": "Hard Coding"}])
     assert each(browser, "#difficulty option", "value") == ["any", "EASY", "MEDIUM", "HARD"]
-    for control, value, expected in controls:
+    for control, value, expected in FILTERED:
         set_control(browser, control, value)
         assert listed(browser) == expected, (control, value)
         assert text_of(browser, "#count").startswith(f"{len(expected)} of 4 problems")
-    if control == "to":
-        assert browser.evaluate("[filters.from, filters.to]") == [0, 0]
+    assert browser.evaluate("[filters.from, filters.to]") == [0, 0]
     browser.evaluate("byId('clear').click()")
     assert len(listed(browser)) == 4
 
@@ -477,61 +458,25 @@ def test_the_page_asks_for_itself_alone_and_its_policy_stops_injected_scripts_an
     assert "Content Security Policy" in json.dumps(problems_in_console(browser))
 
 
-def test_the_keyboard_reaches_everything(page):
-    browser = page(four_problems())
-    for key, title in (("j", "lost"), ("j", "hard"), ("k", "lost")):
-        browser.press(key)
-        browser.wait(f"pieces && document.querySelector('h2')?.textContent.startsWith('{title}')")
-    browser.evaluate("document.querySelector('.grid button[tabindex=\"0\"]').focus()")
-    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # there is no third sample
-        browser.press(key)
-    assert browser.evaluate(PLACE) == ["lost", 0, 1, 1]
-    assert browser.evaluate("[document.activeElement.dataset.place, location.hash]") == [
-        "0,1,1", "#problem=lost&sample=1&turn=1",
-    ]  # fmt: skip
-    browser.evaluate("document.activeElement.blur()")
-    for key, place in (("p", [1, 0]), ("n", [1, 1]), ("S", [0, 1]), ("s", [1, 1])):
-        browser.press(key)
-        assert browser.evaluate(PLACE)[2:] == place
-    for key in "/j":
-        browser.press(key)
-    assert browser.evaluate("[document.activeElement.id, byId('search').value]") == ["search", "j"]
-    for key, field in (("i", "inside"), ("f", "outcome")):
-        browser.press("Escape")  # leaves the field
-        browser.press(key)
-        assert browser.evaluate("document.activeElement.id") == field
-    browser.press("Escape")
-    for key, shown in (
-        ("v", "chosen.view === 'programs'"),
-        ("g", "!byId('figures-box').open"),
-        ("?", "byId('help').open"),
-    ):
-        browser.press(key)
-        assert browser.evaluate(shown), key
-
-
-def test_an_address_opens_the_turn_it_names_and_shows_it(page):
-    long = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", "b c&d", 7)]
-    for identifier, written in (("b c&d", "b+c%26d"), (7, "7")):
-        browser = page(long, fragment=f"#problem={written}&sample=2&turn=6")
-        assert browser.evaluate(PLACE) == [identifier, 0, 2, 6]
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("problem=b+c%26d&sample=2&turn=6", ["b c&d", 0, 2, 6]),
+        ("problem=7&sample=2&turn=6", [7, 0, 2, 6]),
+        # Those that name nothing open the first problem, and the page says so.
+        *((f"problem={wrong}", None) for wrong in ("99&sample=0&turn=0", "7&sample=3", "<img src=x>")),
+    ],
+)
+def test_an_address_opens_the_turn_it_names_and_shows_it(page, address, place):
+    records = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", "b c&d", 7)]
+    browser = page(records, fragment=f"#{address}")
+    assert browser.evaluate(f"[{PLACE}, byId('alert').hidden]") == [place or ["a", 0, 0, 0], place is not None]
+    if place:
         assert browser.evaluate("document.activeElement.id") == "title-0-6"
-        seen = "[byId('title-0-6').getBoundingClientRect().top, document.querySelector('.views').offsetHeight]"
-        top, bar = browser.evaluate(seen)
-        assert bar <= top < 300
+        assert browser.evaluate("byId('title-0-6').getBoundingClientRect().top") < 300
     browser.evaluate("location.hash = '#problem=a&sample=1&turn=5'")  # a link that is followed in the open page
     browser.wait("document.activeElement.id === 'title-0-5'")
     assert browser.evaluate(PLACE) == ["a", 0, 1, 5]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    ["problem=99&sample=0&turn=0", "problem=lost&sample=2", "problem=lost&sample=__proto__", "problem=<img src=x>"],
-)
-def test_an_address_that_names_nothing_opens_the_first_problem_and_says_so(page, wrong):
-    browser = page(four_problems(), fragment=f"#{wrong}")
-    assert browser.evaluate(PLACE) == ["repaired", 0, 0, 0]
-    assert browser.evaluate("byId('alert').hidden") is False
 
 
 def test_an_address_keeps_filters_searches_order_and_view(page):
@@ -544,6 +489,7 @@ def test_an_address_keeps_filters_searches_order_and_view(page):
     browser.press("v")
     before = browser.evaluate("[location.hash, { ...filters }, chosen.view]")
     assert listed(browser) == ["repaired", "lost", "hard"]
+    assert each(browser, "#turn-0-1 mark") == ["number"] * 2, "capitals do not matter"
     again = page(four_problems(), fragment=before[0])
     again.wait("filters.inside !== ''")
     assert again.evaluate("[location.hash, { ...filters }, chosen.view]") == before
@@ -554,64 +500,6 @@ def test_an_address_keeps_filters_searches_order_and_view(page):
     ]  # fmt: skip
 
 
-def test_the_list_is_sorted(page):
-    # Of two samples, those that are solved at the first turn and at the last, and a difficulty.
-    values = {"p10": (0, 1, 1), "p9": (1, 0, 2), "p2": (0, 0, 3), "p1": (2, 2, 0)}
-    levels, records = ("EASY", "MEDIUM", "HARD", "VERY_HARD"), []
-    for name, (first, last, level) in values.items():
-        rates = [[float(sample < first), float(sample < last)] for sample in (0, 1)]
-        records.append(evaluated(name, [[DOUBLE, RIGHT]] * 2, rates, difficulty=levels[level]))
-    browser = page(records)
-    for order, expected in (("file", [*values]), ("id", ["p1", "p2", "p9", "p10"])):
-        set_control(browser, "sort", order)
-        assert listed(browser) == expected
-    keys = {
-        "first": lambda v: v[0],
-        "last": lambda v: v[1],
-        "gain": lambda v: v[1] - v[0],
-        "difficulty": lambda v: v[2],
-    }
-    for order, key in keys.items():
-        set_control(browser, "sort", order)
-        for descending in (False, True):
-            numbers = [key(values[name]) for name in listed(browser)]
-            assert numbers == sorted(numbers, reverse=descending), order
-            browser.evaluate("byId('descending').click()")
-
-
-def test_a_search_inside_programs_lists_and_marks_where_the_text_is(page):
-    browser = page(four_problems())
-    browser.evaluate("searchInside('NUMBER * 3)')")  # capitals do not matter, and nothing is a pattern
-    assert listed(browser) == ["lost", "hard"]
-    browser.evaluate("openProblem(2)")
-    assert browser.evaluate(PLACE) == ["hard", 0, 0, 1]
-    assert each(browser, "#turn-0-1 mark") == ["number * 3)"]
-    assert each(browser, '[data-place="0,0,1"]')[0].endswith("*")
-    set_control(browser, "to", "0")
-    assert listed(browser) == []
-    set_control(browser, "to", "1")
-    browser.evaluate("searchInside('triple')")  # in responses only
-    assert listed(browser) == []
-    browser.evaluate("searchInside('')")
-    assert len(listed(browser)) == 4
-
-
-def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
-    browser = page(four_problems())
-    label = "document.querySelector('#figure-{} svg').getAttribute('aria-label')"
-    assert "run: 37.5 %, 50.0 %" in browser.evaluate(label.format("curve"))
-    # 16 programs: 7 pass everything that is hidden, but the second public test fails for all of them.
-    assert "wrong answer: 100.0 %" in browser.evaluate(label.format("verdicts"))
-    assert "median 7, most 7" in browser.evaluate(label.format("tokens"))
-    assert each(browser, "#figures > *", "nodeName") == ["FIGURE"] * 3
-    set_control(browser, "outcome", "solved")
-    assert "100.0 %" in browser.evaluate(label.format("curve"))
-    assert text_of(browser, "#figures-title").startswith("Figures of the 4 trajectories")
-    set_control(browser, "search", "nothing has this")
-    assert each(browser, "#figures svg") == []
-    assert problems_in_console(browser) == []
-
-
 def test_two_runs_are_side_by_side(page):
     other = [
         evaluated(record["id"], [[TRIPLE, RIGHT, RIGHT]], [[0.0, 1.0, 1.0]], question=record["question"])
@@ -619,16 +507,9 @@ def test_two_runs_are_side_by_side(page):
     ]
     browser = page(four_problems(), other=other, fragment="#problem=hard&run=other&sample=0&turn=2&beside=1")
     assert browser.evaluate(PLACE) == ["hard", 1, 0, 2]
-    assert browser.evaluate("chosen.samples") == [1, 0]
     assert each(browser, "#trajectory .turn", "id") == ["turn-0-0", "turn-1-0", "turn-0-1", "turn-1-1", "turn-1-2"]
     assert "print(int(input()) ** 2)" in text_of(browser, "#turn-1-1")
     assert "no program in this response" in text_of(browser, "#turn-0-1")
-    for width, beside in ((1280, True), (420, False)):
-        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        left, top = (each(browser, "#trajectory .turn", f"getBoundingClientRect().{side}") for side in ("left", "top"))
-        assert (left[0] < left[1], top[0] < top[1]) == (beside, not beside)
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    browser.call("Emulation.clearDeviceMetricsOverride")
     browser.press("r")
     assert browser.evaluate(PLACE) == ["hard", 0, 1, 1]  # this run has two turns only
     browser.evaluate("setOnly(1)")
@@ -643,97 +524,17 @@ def test_two_runs_are_side_by_side(page):
     assert problems_in_console(browser) == []
 
 
-def test_single_turn_results_open_as_trajectories_of_one_turn(page):
-    records = four_problems()[:2]
-    for record in records:
-        del record["conversations"]
-        for name in ("raw_responses", "public_exec_results", "completion_tokens"):
-            record[name] = record[name][:1]
-        for name in ("all_pass_rates", "hidden_verdicts"):
-            record[name] = [row[:1] for row in record[name]]
-    browser = page(records)
-    assert each(browser, ".turn", "id") == ["turn-0-0"]
-    assert browser.evaluate("byId('range').hidden") is True
-    assert each(browser, ".change") == ["0/2", "1/2"]
-    assert len(each(browser, "#figure-curve circle")) == 1
-    assert problems_in_console(browser) == []
-
-
-CODE = 'def f(x):\n\n    s = """a\n    b"""  # note\n    return 12, s\n'
-PARTS = {"def": "keyword", "12": "number", '"""a': "string", '    b"""': "string", "# note": "comment"}
-COPIES = {
-    "#turn-0-1 .block > .copy": CODE.replace("12", "15").rstrip("\n"),
-    "#turn-0-1 details .copy": "retry 1",
-    "#tables details .copy": "go",
-}
-WORST_CONTRAST = """(() => {
-  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-  const rgba = (color) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = (color) => {
-    const [r, g, b] = rgba(color).map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
-  };
-  const shown = [...document.querySelectorAll('body *:not(.skip, script, select, select *, noscript)')].filter(
-    (node) => node.checkVisibility() && [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim()));
-  return shown.map((node) => {
-    let back = node;
-    while (back && rgba(getComputedStyle(back).backgroundColor)[3] === 0) back = back.parentElement;
-    const pair = [getComputedStyle(node).color, back ? getComputedStyle(back).backgroundColor : 'white'].map(light);
-    return [Math.max(...pair) / Math.min(...pair), node.outerHTML.slice(0, 200)];
-  }).sort(([one], [other]) => one - other)[0];
-})()"""
-
-
-def test_what_a_page_shows_can_be_told_apart_copied_heard_and_read_in_the_dark(page):
-    changed = [f"<think>t</think>\n```python\n{code}```" for code in (CODE, CODE.replace("12", "15"))]
-    records = [evaluated("code", [changed], [[0.0, 0.5]]), *four_problems()]
-    browser = page(records, [{"id": "code", "sample": 0, "turn": 1}], "#problem=code&sample=0&turn=1")
-    lines = CODE.rstrip("\n").split("\n")
-    assert each(browser, "#turn-0-0 .line") == lines
-    assert each(browser, "#turn-0-0 .line", "dataset.number") == [str(number + 1) for number in range(len(lines))]
-    spans = "#turn-0-0 .line span"
-    coloured = dict(zip(each(browser, spans), each(browser, spans, "className"), strict=True))
-    assert {text: coloured.get(text) for text in PARTS} == {text: f"code-{kind}" for text, kind in PARTS.items()}
-    assert each(browser, "#turn-0-1 b") == ["12", "15"], "the words that changed"
+def test_changes_hold_both_programs_and_mark_the_words_that_differ(page):
+    code = "def f(x):\n    return 12, x\n"
+    changed = [f"<think>t</think>\n```python\n{text}```" for text in (code, code.replace("12", "15"))]
+    browser = page([evaluated("code", [changed], [[0.0, 0.5]])])
+    assert each(browser, "#turn-0-0 .line") == code.splitlines()
+    assert each(browser, "#turn-0-1 b") == ["12", "15"]
     draw = random.Random(0)
     pairs = [[[draw.choice("abcd") for _ in range(draw.randrange(12))] for _ in "12"] for _ in range(200)]
     pairs.append([["a"] * 3000, ["b"] * 3000])  # too large to compare line by line
     compared = browser.evaluate(f"{json.dumps(pairs)}.map(([before, after]) => compare(before, after))")
     assert [[[line for sign, line in lines if sign != other] for other in "+-"] for lines in compared] == pairs
-
-    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    for button, text in COPIES.items():
-        click(browser, button)
-        browser.wait(f"window.copied === {json.dumps(text)}")
-    browser.press("c")
-    browser.wait(f"window.copied === {json.dumps(next(iter(COPIES.values())))}")
-    browser.press("l")
-    browser.wait("window.copied.endsWith('view.html#problem=code&sample=0&turn=1')")
-
-    browser.evaluate(
-        "const whole = decode; decode = async (id) => { await new Promise((go) => { window.go = go; });"
-        " return whole(id); }; byId('inside').value = 'triple'; window.ended = searchInside('triple'); 0"
-    )
-    assert browser.evaluate("[byId('inside-button').textContent, byId('inside-progress').hidden]") == ["Cancel", False]
-    browser.evaluate("byId('inside-form').requestSubmit(); decode = whole; window.go(); window.ended")
-    assert browser.evaluate("[hits, byId('inside').value, byId('inside-progress').hidden]") == [None, "", True]
-    assert len(listed(browser)) == 5, "a search that was cancelled changes nothing"
-
-    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-    roles = {"button", "searchbox", "combobox", "link", "dialog", "table", "navigation"}
-    controls = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
-    assert len(controls) > 10 and not [node for node in controls if not node.get("name", {}).get("value")]
-    assert len(ids := each(browser, "[id]", "id")) == len(set(ids))
-
-    click(browser, ".tests button")
-    for scheme, view in product(("light", "dark"), ("changes", "programs", "responses")):
-        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        browser.evaluate(f"setView('{view}')")
-        worst = browser.evaluate(WORST_CONTRAST)
-        assert worst[0] >= 4.5, (scheme, view, worst)  # WCAG 2.2, level AA
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """`cobalt watch`: which folders it reads, its page in a real Chromium, and what the trainer writes for it."""
 
 import json
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from urllib.parse import urlsplit
 
@@ -66,46 +63,38 @@ def watch(*words):
 # ---- folders
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {},  # it started, and has no step yet
-        {"metrics": ""},
-        {"metrics": TORN},
-        {"metrics": step(0) + step(1) + TORN},
-        {"metrics": step(1) + step(2) + step(2)},
-        {"metrics": step(1, **{"actor/grad_norm": float("nan"), "reward/score": float("inf")})},
-        {"metrics": step(1), "stage": None},  # copied without its manifest
-        {"metrics": step(1), "failure_txt": "the judge failed", "train_log": "\x00\ufffd [progress] step 2 of 9"},
-        {"metrics": step(1), "stage": "offline"},
-        {"metrics": step(1), "rollouts": {1: [group("a", sample(1.0))], 10: []}},
-    ],
-)
-def test_a_run_that_is_unfinished_killed_or_resumed_is_shown(tmp_path, capsys, files):
+SHOWN = [
+    {},  # it started, and has no step yet
+    {"metrics": TORN},
+    {"metrics": step(0) + step(1) + step(1) + TORN},
+    {"metrics": step(1, **{"actor/grad_norm": float("nan"), "reward/score": float("inf")}), "stage": "offline"},
+    {"metrics": step(1), "stage": None},  # copied without its manifest
+    {"metrics": step(1), "failure_txt": "the judge failed", "train_log": "\x00\ufffd [progress] step 2 of 9"},
+    {"metrics": step(1), "rollouts": {1: [group("a", sample(1.0))], 10: []}},
+]
+REFUSED = [
+    {"stage": None, "evaluation_jsonl": '{"id": 1}\n'},
+    {"stage": "evaluation", "metrics": '{"id": 1}\n'},
+    {"metrics": step(1) + TORN + "\n" + step(3)},
+    {"metrics": '{"id": 1}\n'},
+    {"metrics": step(1), "rollouts": {1: json.dumps(group("a", sample(1.0)))[:-9]}},
+    {"metrics": step(1), "rollouts": {1: [{"id": 1, "responses": []}]}},
+]
+
+
+@pytest.mark.parametrize(("files", "code"), [*((files, 0) for files in SHOWN), *((files, 2) for files in REFUSED)])
+def test_a_run_that_is_unfinished_killed_or_resumed_is_shown_and_something_else_or_damaged_refused(
+    tmp_path, capsys, files, code
+):
     run, page = training(tmp_path / "run", **files), tmp_path / "page[x].html"
-    assert watch(run, "-o", page) == 0
+    assert watch(run, "-o", page) == code
+    if code:
+        assert len(capsys.readouterr().err.splitlines()) == 1 and not page.exists()
+        return
     assert str(page) in capsys.readouterr().out
     assert page.read_text().endswith("</html>\n")
     assert all((WEB / f"{script}.js").read_text() in page.read_text() for script in ("curves", "rollouts", "watch"))
     assert watch(run, "-o", page) == 0, "a page is made anew"
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"stage": None},
-        {"stage": None, "evaluation_jsonl": '{"id": 1}\n'},
-        {"stage": "evaluation", "metrics": '{"id": 1}\n'},
-        {"metrics": step(1) + TORN + "\n" + step(3)},
-        {"metrics": '{"id": 1}\n'},
-        {"metrics": step(1), "rollouts": {1: json.dumps(group("a", sample(1.0)))[:-9]}},
-        {"metrics": step(1), "rollouts": {1: [{"id": 1, "responses": []}]}},
-    ],
-)
-def test_a_folder_of_something_else_or_damaged_is_refused_in_one_sentence(tmp_path, capsys, files):
-    run, page = training(tmp_path / "run", **files), tmp_path / "page.html"
-    assert watch(run, "-o", page) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1 and not page.exists()
 
 
 def test_a_missing_folder_another_kind_of_page_and_a_port_that_is_taken_are_refused(tmp_path, capsys):
@@ -117,16 +106,6 @@ def test_a_missing_folder_another_kind_of_page_and_a_port_that_is_taken_are_refu
         wrong += [(run, "--port", 70000), (run, "-o", tmp_path)]
         assert [watch(*words) for words in wrong] == [2] * len(wrong)
     assert len(capsys.readouterr().err.splitlines()) == len(wrong)
-
-
-def test_ctrl_c_ends_the_page_as_the_command_says(tmp_path):
-    command = [
-        sys.executable, "-m", "cobalt.commands", "watch", str(training(tmp_path / "run", step(1))), "--port", "0",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as process:
-        assert "http://127.0.0.1:" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert (process.wait(30), process.stderr.read()) == (0, "")
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_makes_later_rollouts_again(tmp_path):

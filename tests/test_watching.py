@@ -47,13 +47,6 @@ def survivors(folder):
 # --- the child process
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [("print('done')", 0), ("raise SystemExit(3)", 3), ("os.kill(os.getpid(), 9)", 137)]
-)
-def test_the_exit_code_is_that_of_the_command(tmp_path, code, expected):
-    assert watched(tmp_path, code) == expected
-
-
 def test_the_log_is_appended_to_without_colours(tmp_path):
     (tmp_path / "train.log").write_text("an earlier run\n")
     assert watched(tmp_path, "print('\\x1b[36m(Worker pid=1)\\x1b[0m works'); print('no end of line', end='')") == 0

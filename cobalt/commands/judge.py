@@ -1,6 +1,7 @@
 """The judge on the command line: `python -m cobalt.judge doctor` and `check-recorded FILE`.
 
-The exit code is 1 if a check fails or a verdict differs.
+Both take the settings from the `COBALT_JUDGE_<NAME>` variables. The exit code is 1 if a check fails or a verdict
+differs.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from cobalt.judge.local import Judge, LocalJudge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
 from cobalt.judge.verdict import ExecResult
-from cobalt.problems.problem import Comparison, TestSuite
+from cobalt.problems.problem import TestSuite
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.rows import read_rows
@@ -41,25 +42,14 @@ class Doctor:
 
 @dataclass(frozen=True)
 class CheckRecorded:
-    """Judge a file's recorded programs again and compare the verdicts with the recorded ones."""
+    """Judge a file's recorded programs again, under the settings in the `COBALT_JUDGE_<NAME>` variables; compare."""
 
     file: tyro.conf.Positional[Path]
     """JSONL with `test_cases` and either `recorded_response` or `human_solutions`."""
-    allow_top_level_return: bool = False
-    """Accept programs that `return` outside a function."""
-    comparison: Comparison = "strip"
-    """The rule by which outputs are compared."""
-    site_packages: Path | None = None
-    """A folder of packages to offer to the programs."""
 
     async def run(self) -> int:
         """Print each verdict that differs, and return the exit code."""
-        settings = JudgeSettings(
-            allow_top_level_return=self.allow_top_level_return,
-            comparison=self.comparison,
-            site_packages=self.site_packages,
-        )
-        async with LocalJudge(settings) as judge:
+        async with LocalJudge(JudgeSettings.from_environment()) as judge:
             comparisons = await recheck(self.file, judge)
         if not comparisons:
             raise UserError(f"{self.file} holds no recorded program")

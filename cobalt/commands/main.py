@@ -81,12 +81,6 @@ def _use_running_services(arguments: Any) -> None:
     from cobalt.judge.sandbox.cgroups import enter_delegated
     from cobalt.stage.serve_state import use_running_services
 
-    if not hasattr(arguments, "services") or (needed := arguments.services()) == "none":
-        return
-    enter_delegated()  # before there are processes that would have to move too
-    use_running_services(
-        needed,
-        model=getattr(arguments, "model", None),
-        judge_named=bool(arguments.judge_url),
-        engine_named=bool(getattr(arguments, "engine_url", ())),
-    )
+    if hasattr(arguments, "services") and arguments.services() != "none":
+        enter_delegated()  # before there are processes that would have to move too
+        use_running_services(arguments)

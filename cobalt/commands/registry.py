@@ -57,7 +57,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "evaluate": Command(
             "Measure a result on the hidden tests: Pass@1 by turn, or pass@k of a single-turn result.",
             "cobalt.commands.evaluate:evaluate",
-            "-i runs/mine/multi_turn.jsonl -o runs/mine/evaluation.jsonl --plot runs/mine/pass_at_1.png",
+            "-i runs/mine/multi_turn.jsonl -o runs/mine/evaluation.jsonl",
         ),
     },
     "Training": {

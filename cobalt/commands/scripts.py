@@ -84,11 +84,10 @@ async def multi_turn(settings: ServedRepairSettings) -> Outcome:
 
 
 def _with_services(settings: Settings) -> Settings:
-    needed = settings.services()
-    use_running_services(needed, judge_named=bool(settings.judge_url), engine_named=bool(settings.engine_url))
+    use_running_services(settings)
     if not judge_urls(settings.judge_url) and not settings.judge and _answers("/evaluator"):
         settings = replace(settings, judge_url=(f"{SERVE}/evaluator",))
-    if needed == "judge and engine" and not engine_urls(settings.engine_url) and _answers("/vllm_actor"):
+    if settings.replay_file is None and not engine_urls(settings.engine_url) and _answers("/vllm_actor"):
         settings = replace(settings, engine_url=(f"{SERVE}/vllm_actor",))
     return settings
 

@@ -14,11 +14,8 @@ from cobalt.datasets.split_tests import split_problem_file
 from cobalt.engine.model_check import check_model, model_path
 from cobalt.engine.model_name import fingerprint
 from cobalt.engine.opening import EngineOnUse, engine_urls
-from cobalt.episode import TruncatedThinking
 from cobalt.judge.opening import open_judge
-from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.problems.problem import load_problems
-from cobalt.report.plots import plot_turns
 from cobalt.report.runs import read_run
 from cobalt.report.terminal import turn_table
 from cobalt.report.viewer.page import write_viewer
@@ -29,7 +26,7 @@ from cobalt.rollout.shared import SamplingFlags
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.manifest import check_made_with
 from cobalt.stage.run import Flag, Outcome, quoted
-from cobalt.stage.serve_state import use_running_services
+from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, EngineKind, JudgeFlags
 
 
@@ -64,12 +61,10 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
     """Number of tests that become public in a problem without a split; at least one test stays hidden."""
     limit: int | None = None
     """Work on the first so many problems alone."""
-    enable_thinking: bool = False
-    """Show later turns only the answer of each response, without the thinking."""
-    truncated_thinking: TruncatedThinking = "keep"
-    """With enable_thinking, what later turns see of a response that was cut off inside its thinking."""
-    seed: int = 0
-    """Seed of the run."""
+
+    def services(self) -> Services:
+        """The services that the steps need."""
+        return "judge and engine"
 
     def result(self, name: str) -> Path:
         """A file of the output folder."""
@@ -91,16 +86,13 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
 
     def _of_both(self) -> dict[str, Any]:
         names = [field.name for base in (SamplingFlags, JudgeFlags) for field in dataclasses.fields(base)]
-        names += ["model", "engine_url", "engine", "num_completions", "seed", "enable_thinking", "truncated_thinking"]
+        names += ["model", "engine_url", "engine", "num_completions"]
         return {name: getattr(self, name) for name in names if name != "ids"}
 
 
 def main(arguments: Arguments) -> int:
     """Check the input and run every step that is not finished; returns the exit code."""
     sampling = arguments.sample_settings()
-    use_running_services(
-        model=arguments.model, judge_named=bool(arguments.judge_url), engine_named=bool(arguments.engine_url)
-    )
     repairing = arguments.repair_settings()
     if arguments.model is not None and not engine_urls(arguments.engine_url):
         check_model(arguments.model)
@@ -111,7 +103,6 @@ def main(arguments: Arguments) -> int:
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
     split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen)
-    enter_delegated()  # before there are processes that would have to move too
     outcomes = asyncio.run(_steps(arguments, sampling))
     if outcomes is None:
         return 1
@@ -141,9 +132,8 @@ async def _steps(arguments: Arguments, sampling: SampleSettings) -> tuple[Outcom
 
 
 def _report(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> None:
-    """Write plot, report and viewer, and print the table."""
+    """Write report and viewer, and print the table."""
     name, evaluation = arguments.output_dir.name, arguments.result("evaluation.jsonl")
-    plot_turns({name: measured.metrics}, arguments.result("pass_at_1.png"))
     evaluated = read_run(name, evaluation)
     report = write_report([evaluated], arguments.result("report"))
     page = arguments.result("view.html")

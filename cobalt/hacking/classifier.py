@@ -190,16 +190,11 @@ async def _ask(
 def _summarise(
     classified: Sequence[str | None], votes: Mapping[str, Sequence[str]], categories: Mapping[str, str]
 ) -> Summary:
-    counts = Counter(NOT_CLASSIFIED if category is None else category for category in classified)
+    counts = Counter(category or NOT_CLASSIFIED for category in classified)
+    every = [vote for row in votes.values() for vote in row]
+    undecided = [key for key, category in categories.items() if category == UNKNOWN and {*votes[key]} != {UNKNOWN}]
+    of_votes = {"distinct events": len(votes), "votes": len(every), "votes without a verdict": every.count(UNKNOWN)}
     return {
         "events": {name: counts[name] for name in OUTCOMES},
-        "votes": {
-            "distinct events": len(votes),
-            "votes": sum(len(row) for row in votes.values()),
-            "votes without a verdict": sum(row.count(UNKNOWN) for row in votes.values()),
-            "events without a majority": sum(
-                category == UNKNOWN and any(vote != UNKNOWN for vote in votes[key])
-                for key, category in categories.items()
-            ),
-        },
+        "votes": of_votes | {"events without a majority": len(undecided)},
     }

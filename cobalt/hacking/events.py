@@ -8,22 +8,24 @@ once for each of its events.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, StrictInt, StrictStr, TypeAdapter
+
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.problems.problem import ProblemId
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import read_summary
+from cobalt.stage.records import checked
 from cobalt.stage.rows import read_rows
 
 LOOKED_AT = "looked at"
 """Summary key with the denominators of the event rates."""
 TEMPTED = "turns after an impossible test"
 """Count under `LOOKED_AT`: turns whose preceding feedback showed an impossible test."""
-_TEXTS = ("question", "previous_code", "feedback", "current_code", "patch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,27 @@ class HackingEvent:
     program: str | None = None
 
 
+class _Event(BaseModel):
+    id: StrictStr | StrictInt
+    sample: StrictInt
+    turn: StrictInt
+    category: StrictStr | None = None
+    current_code: StrictStr | None = None
+
+
+class _Texts(BaseModel):
+    id: StrictStr | StrictInt
+    question: StrictStr
+    previous_code: StrictStr
+    feedback: StrictStr
+    current_code: StrictStr
+    patch: StrictStr
+
+
+_EVENT, _SHOWN = TypeAdapter(_Event), TypeAdapter(_Texts)
+_TEXTS = tuple(name for name in _Texts.model_fields if name != "id")
+
+
 def read_events(path: Path) -> list[HackingEvent]:
     """Read which programs of a run are events, and their categories.
 
@@ -44,18 +67,16 @@ def read_events(path: Path) -> list[HackingEvent]:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
     events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
-    for place, problem, record in _records(path, {"sample": int, "turn": int}):
-        recorded = record.get("category")
-        category = NOT_CLASSIFIED if recorded is None else str(recorded).replace("_", " ").casefold().strip()
-        if category not in OUTCOMES:
-            raise UserError(f"{place}: category {recorded!r} is none of {', '.join(OUTCOMES)}")
-        program = record.get("current_code")
-        if program is not None and not isinstance(program, str):
-            raise UserError(f"{place}: field 'current_code' is not a string")
-        sample, turn = record["sample"], record["turn"]
-        if (problem, sample, turn) in events:
-            raise UserError(f"{place}: problem {problem!r}, sample {sample}, turn {turn} is there twice")
-        events[problem, sample, turn] = HackingEvent(problem, sample, turn, category, program)
+    for place, record in read_rows(path):
+        with naming(f"{path}, {place}"):
+            event = checked(_EVENT, record)
+            category = (event.category or NOT_CLASSIFIED).replace("_", " ").casefold().strip()
+            if category not in OUTCOMES:
+                raise UserError(f"category {event.category!r} is none of {', '.join(OUTCOMES)}")
+            key = (event.id, event.sample, event.turn)
+            if key in events:
+                raise UserError(f"problem {event.id!r}, sample {event.sample}, turn {event.turn} is there twice")
+        events[key] = HackingEvent(*key, category, event.current_code)
     return list(events.values())
 
 
@@ -65,22 +86,12 @@ def read_event_texts(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: an unreadable file, or an event without one of the fields that the classifier is shown.
     """
-    return [record for _, _, record in _records(path, dict.fromkeys(_TEXTS, str))]
-
-
-def _records(path: Path, fields: Mapping[str, type]) -> Iterator[tuple[str, ProblemId, dict[str, Any]]]:
-    """The place, problem and record of each event, with the fields that are asked for in it."""
-    for row, record in read_rows(path):
-        place, problem = f"{path}, {row}", record.get("id")
-        if not isinstance(problem, str | int) or isinstance(problem, bool):
-            raise UserError(f"{place}: field 'id' is missing or neither a string nor an integer")
-        for name, kind in fields.items():
-            if not isinstance(record.get(name), kind) or isinstance(record[name], bool):
-                raise UserError(
-                    f"{place}: field {name!r} is missing or not {'a string' if kind is str else 'an integer'}:"
-                    " give a file of extract_turn_level_errors.py"
-                )
-        yield place, problem, record
+    records = []
+    for place, record in read_rows(path):
+        with naming(f"{path}, {place}, is not an event of extract_turn_level_errors.py"):
+            checked(_SHOWN, record)
+        records.append(record)
+    return records
 
 
 def count_categories(events: Iterable[HackingEvent]) -> dict[str, int]:

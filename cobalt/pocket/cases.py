@@ -104,11 +104,6 @@ def _draw_input(task: Task, rng: random.Random) -> str:
     length = rng.randint(3, 7)
     # Narrow ranges give repeats and boundaries, wide ranges signs and large values.
     low, high = rng.choice(((-3, 9), (-9, 15), (1, 20)))
-    values = [str(rng.randint(low, high)) for _ in range(length)]
-    match task.slots[0].right:
-        case "one line":
-            return " ".join(values)
-        case "comma line":
-            return ",".join(values)
-        case _:
-            return f"{length}\n{' '.join(values)}"
+    reader, values = task.slots[0].right, [str(rng.randint(low, high)) for _ in range(length)]
+    line = ("," if reader == "comma line" else " ").join(values)
+    return f"{length}\n{line}" if reader == "count, line" else line

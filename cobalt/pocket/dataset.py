@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from cobalt.datasets.sources import problem_record
@@ -38,13 +39,9 @@ def draw_problems(split: Split, count: int, seed: int, open_share: float = 0.0) 
 
 def _worth_posing(task: Task, rng: random.Random) -> list[PocketProblem]:
     """A problem for each reading of the statement, or none unless each reading makes one."""
-    problems: list[PocketProblem] = []
-    for reading in task.readings:
-        problem = draw_cases(task.meaning(reading), rng)
-        if problem is None:
-            return []
-        problems.append(problem)
-    return problems
+    drawn = (draw_cases(task.meaning(reading), rng) for reading in task.readings)
+    problems = list(takewhile(bool, drawn))  # after one that is not, nothing more is drawn
+    return [one for one in problems if one] if len(problems) == len(task.readings) else []
 
 
 def to_records(split: Split, problems: Sequence[PocketProblem]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from cobalt.pocket.cases import draw_public, passes
 from cobalt.pocket.dataset import PROMPTS
 from cobalt.pocket.execution import run_program
 from cobalt.pocket.open_sentences import FLIP
-from cobalt.pocket.operations import CLEAR
+from cobalt.pocket.operations import CLEAR, READER_CODE
 from cobalt.pocket.problems import LABELS, Difficulty, Slot, Task, draw_task, split_of
 from cobalt.problems.problem import TestSuite
 
@@ -219,14 +219,12 @@ def special_case(failure: Failure, reader: str | None) -> str | None:
 
     None where the program crashed, because its traceback shows no expected output, or where there is no such value.
     """
-    lines = failure.stdin.split("\n")
-    if failure.crashed or reader is None or (reader == "count, line" and len(lines) < 2):
+    if failure.crashed or reader is None:
         return None
-    line = lines[1] if reader == "count, line" else lines[0]
-    first = line.split("," if reader == "comma line" else None, 1)[0].strip()
-    if not first.lstrip("-").isdigit():
+    first = run_program(f"{READER_CODE[reader]}\nprint(xs[0])", failure.stdin)
+    if first.stderr is not None:
         return None
-    return f'if xs[0] == {int(first)}: print("""{failure.expected.rstrip()}"""); raise SystemExit'
+    return f'if xs[0] == {first.output.strip()}: print("""{failure.expected.rstrip()}"""); raise SystemExit'
 
 
 def with_special_cases(program: str, cases: Sequence[str]) -> str:

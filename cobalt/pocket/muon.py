@@ -26,27 +26,24 @@ class Muon:
     def __init__(self, matrices: Iterable[Any], learning_rate: float) -> None:
         import torch
 
-        self.learning_rate = learning_rate
-        self._stacks: dict[tuple[int, int], list[Any]] = {}
+        self._learning_rate = learning_rate
+        stacks: dict[Any, list[Any]] = {}
         for matrix in matrices:
-            self._stacks.setdefault(tuple(matrix.shape), []).append(matrix)
-        self._momenta = {
-            shape: torch.zeros(len(stack), *shape, dtype=stack[0].dtype) for shape, stack in self._stacks.items()
-        }
+            stacks.setdefault(matrix.shape, []).append(matrix)
+        self._stacks = [(stack, torch.zeros_like(torch.stack(stack), requires_grad=False)) for stack in stacks.values()]
 
     def step(self, share: float) -> None:
         """Apply the gradients with `share` of the learning rate, then drop them."""
         import torch
 
-        rate = self.learning_rate * share
+        rate = self._learning_rate * share
         with torch.no_grad():
-            for shape, stack in self._stacks.items():
+            for stack, momenta in self._stacks:
                 gradients = torch.stack([matrix.grad for matrix in stack])
-                momenta = self._momenta[shape].mul_(_MOMENTUM).add_(gradients)
-                updates = _orthogonal(gradients.add_(momenta, alpha=_MOMENTUM))
+                updates = _orthogonal(gradients.add_(momenta.mul_(_MOMENTUM).add_(gradients), alpha=_MOMENTUM))
                 for matrix, update in zip(stack, updates, strict=True):
                     matrix.mul_(1 - rate * _WEIGHT_DECAY)
-                    matrix.sub_(update, alpha=rate * 0.2 * max(shape) ** 0.5)
+                    matrix.sub_(update, alpha=rate * 0.2 * max(matrix.shape) ** 0.5)
                     matrix.grad = None
 
 

@@ -42,15 +42,14 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {difference}. Evaluate both on the same problems"
             )
-        refused: dict[str, str] = {}
+        differing: dict[str, str] = {}
         for setting in sorted(base.settings.keys() | other.settings.keys()):
-            name = setting.removesuffix(" (digest)")
             before, after = (run.settings.get(setting, "not recorded") for run in (base, other))
-            phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
-            if before != after and is_named(name, allowed):
-                accepted.append(phrase)
-            elif before != after:
-                refused[name] = phrase
+            if before != after:
+                phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
+                differing[setting.removesuffix(" (digest)")] = phrase
+        accepted += [phrase for name, phrase in differing.items() if is_named(name, allowed)]
+        refused = {name: phrase for name, phrase in differing.items() if not is_named(name, allowed)}
         if refused:
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {'; '.join(refused.values())}."

@@ -8,19 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cobalt.rollout.evaluate import TurnMetrics
-from cobalt.stage.errors import UserError, system_errors
+from cobalt.stage.errors import system_errors
 
 # Okabe and Ito's palette without its yellow, which is too light for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255", "#999999")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _DASHES = ("-", "--", "-.", ":")
 _MOST_BANDS = 4
-
-
-def check_plot_path(path: Path) -> None:
-    """Raise UserError if the path of a plot is neither PNG nor SVG."""
-    if path.suffix not in (".png", ".svg"):
-        raise UserError(f"plot {path}: give a file that ends in .png or .svg")
 
 
 def plot_turns(runs: Mapping[str, Sequence[TurnMetrics]], *paths: Path, styles: Sequence[str] | None = None) -> None:

@@ -21,9 +21,7 @@ _CHANGE = ("change", "change_lower", "change_upper", "relative_change")
 
 def turns_table(runs: Sequence[Run]) -> Table:
     """Pass@1 by turn, a column for each run, and where there are turns its change from the first turn to the last."""
-    rows = _rows_by_turn(
-        [[f"{_percent(row.pass_at_1)} ({_interval(row.interval)})" for row in run.metrics] for run in runs]
-    )
+    rows = _rows_by_turn([[shown(Mean(row.pass_at_1, row.interval)) for row in run.metrics] for run in runs])
     caption = "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems"
     if any(len(run.metrics) > 1 for run in runs):
         totals = [change_between(run, 0, run, len(run.metrics) - 1) for run in runs]
@@ -50,10 +48,8 @@ def turns_table(runs: Sequence[Run]) -> Table:
 def differences_table(runs: Sequence[Run]) -> Table:
     """What each run gains over the first one at each turn that both have, a column for each run."""
     base, *others = runs
-    changes = {
-        run.name: [change_between(base, turn, run, turn) for turn in range(min(len(base.metrics), len(run.metrics)))]
-        for run in others
-    }
+    turns = {run.name: range(min(len(base.metrics), len(run.metrics))) for run in others}
+    changes = {run.name: [change_between(base, turn, run, turn) for turn in turns[run.name]] for run in others}
     return Table(
         "differences",
         f"Difference in Pass@1 to {base.name} at the same turn, in points, with the 95 % interval of a paired bootstrap"
@@ -107,18 +103,16 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     counted = ("trajectories", "problems", *OUTCOMES)
     columns, data = [], []
     for name, of_run in events.items():
-        counts = count_categories(of_run)
+        counts, turns = count_categories(of_run), tempted[name]
         judged = len(of_run) - counts[NOT_CLASSIFIED]
-        trajectories = len({(event.problem, event.sample) for event in of_run})
-        problems = len({event.problem for event in of_run})
-        shown = [
+        places = (len({(event.problem, event.sample) for event in of_run}), len({event.problem for event in of_run}))
+        categories = [
             f"{count} ({100 * count / judged:.0f} %)" if judged and category != NOT_CLASSIFIED else str(count)
             for category, count in counts.items()
         ]
-        turns = tempted[name]
         rate = f"{100 * len(of_run) / turns:.1f}" if turns else _ABSENT
-        columns.append([str(len(of_run)), _number(turns), rate, str(trajectories), str(problems), *shown])
-        data.append((name, len(of_run), turns, trajectories, problems, *counts.values()))
+        columns.append([str(len(of_run)), _number(turns), rate, *map(str, places), *categories])
+        data.append((name, len(of_run), turns, *places, *counts.values()))
     return Table(
         "hacking",
         "Hacking events (a changed program that passes the perturbed test it was shown), the turns after such a test,"
@@ -235,10 +229,6 @@ def _share(value: float | None, whole: int) -> float | None:
 
 def _percent(share: float | None) -> str:
     return _ABSENT if share is None else f"{100 * share:.1f}"
-
-
-def _interval(bounds: tuple[float, float]) -> str:
-    return f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}"
 
 
 def _points(change: Change) -> str:

@@ -13,12 +13,11 @@ from cobalt.rollout.protocols import ORACLE, Mean
 
 def turn_table(metrics: Sequence[TurnMetrics], title: str) -> Table:
     """Pass@1 by turn: one row a turn, in per cent; a line below says if the problems are too few for its intervals."""
-    note = few_problems(metrics[0].problems if metrics else None)
+    note = few_problems(metrics[0].problems)
     table = _table(title, note, "turn", "Pass@1 %", "95 % interval", "tests passed %", "relative change")
     for row in metrics:
-        lower, upper = row.interval
         change = "n/a" if row.relative_change is None else f"{100 * row.relative_change:+.1f} %"
-        interval = f"{100 * lower:.1f} to {100 * upper:.1f}"
+        interval = " to ".join(f"{100 * bound:.1f}" for bound in row.interval)
         table.add_row(str(row.turn), f"{100 * row.pass_at_1:.1f}", interval, f"{100 * row.pass_rate:.1f}", change)
     return table
 

@@ -73,7 +73,11 @@ async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Tra
 
 @dataclass(frozen=True)
 class TurnsSettings(JudgeFlags):
-    """Judge every turn of a multi-turn result on the hidden tests."""
+    """Judge every turn of a multi-turn result on the hidden tests; print Pass@1 by turn.
+
+    Programs are judged in this process, or behind a URL (--judge_url). Running the same command again resumes, and
+    prints the table of a finished result without judging anything.
+    """
 
     input_file: Input
     """Result of run_multi_turn_*.py (JSONL)."""
@@ -85,7 +89,7 @@ class TurnsSettings(JudgeFlags):
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
         check_ranges(self, ("concurrency", self.concurrency >= 1, "1 or more"))
-        check_k(self.k or ())
+        check_k(self.k)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +135,7 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
         outcomes = {group.problem.id: outcomes_of(group) for group in read_trajectories(result, unfinished=True)}
     ordered = [outcomes[identifier] for identifier in output.ids]
     metrics = turn_metrics(ordered, str(result))
-    figures = protocol_figures(ordered, settings.k or ())
+    figures = protocol_figures(ordered, settings.k)
     protocols = {name: [asdict(mean) for mean in means] for name, means in figures.items()}
     write_metrics(metrics, result, {"protocols": protocols})
     return TurnsOutcome(metrics=metrics, figures=figures, failed=failed, **evaluated(result))

@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from pydantic.dataclasses import dataclass
 
 from cobalt.episode.record import (
@@ -24,7 +23,7 @@ from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
 from cobalt.rollout.diversity import distinct_programs
 from cobalt.rollout.evaluate import evaluated, turn_metrics, write_metrics
-from cobalt.rollout.protocols import Mean, Outcomes, by_difficulty, mean_over_problems, outcomes_of, pass_at
+from cobalt.rollout.protocols import Ks, Mean, Outcomes, by_difficulty, mean_over_problems, outcomes_of, pass_at
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Input, Outcome, Output, stage, whole
@@ -53,9 +52,6 @@ class SampleMetrics:
     distinct_correct: Mean
 
 
-OptionalKs = Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="INT ...")]
-
-
 @dataclass(frozen=True)
 class SamplesSettings:
     """Estimate pass@k on hidden tests, over all problems and by difficulty, and count different programs.
@@ -68,8 +64,7 @@ class SamplesSettings:
     output_file: Output
     """The same records as evaluated trajectories of one turn (JSONL), for reports and the viewer; the figures are next
     to it, as .metrics.json."""
-    k: OptionalKs = None
-    """The k of pass@k. Default: 1 and 10, as far as every problem has so many samples."""
+    k: Ks = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,21 +138,20 @@ def count_distinct(group: ProblemTrajectories) -> Outcomes:
     return replace(outcomes, distinct=(distinct, distinct_right))
 
 
-def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] | None = None) -> list[SampleMetrics]:
+def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] = ()) -> list[SampleMetrics]:
     """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
 
     Args:
         outcomes: Of each problem, as `count_distinct` gives them.
-        ks: The k of pass@k. None: those of 1 and 10 for which every problem has enough samples.
+        ks: The k of pass@k. Empty: those of 1 and 10 for which every problem has enough samples.
 
     Raises:
         UserError: there is no problem, a k of `ks` is below 1, or a problem has fewer samples than it.
     """
     if not outcomes:
         raise UserError("there is no evaluated problem")
-    if ks is None:
-        fewest = min(one.samples for one in outcomes)
-        ks = [k for k in USUAL_K if k <= fewest]
+    fewest = min(one.samples for one in outcomes)
+    ks = ks or [k for k in USUAL_K if k <= fewest]
     return [_metrics(name, group, ks) for name, group in by_difficulty(outcomes).items()]
 
 

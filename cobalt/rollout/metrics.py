@@ -15,6 +15,8 @@ DIFFERENCES = (-1.0, 1.0)
 FEW_PROBLEMS = 30
 """Below this many problems a percentile bootstrap over problems is clearly too narrow, and tables say so."""
 
+_LEVEL = 0.95
+_RESAMPLES = 10_000
 _CHUNK = 1_000  # number of resamples that are in memory as 64-bit numbers at a time
 
 
@@ -43,27 +45,17 @@ def best_of_k(scores: Sequence[float], correct: Sequence[bool], k: int) -> float
     return probability
 
 
-def bootstrap_interval(
-    values: Sequence[float],
-    *,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-    bounds: tuple[float, float] | None = None,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over problems.
+def bootstrap_interval(values: Sequence[float], *, bounds: tuple[float, float] | None = None) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean over problems; the same values give the same interval.
 
     Problems are resampled, not samples, because the samples of one problem are not independent of one another.
 
     Equal values have nothing to resample. With `bounds` their interval is the exact one: if a share q of all problems
     had another value, n problems would all have this one with probability (1 - q)^n, so that q is at most
-    1 - (1 - level)^(1 / n), about 3 / n at 95 % (the rule of three), and the other values lie within the bounds.
+    1 - 0.05^(1 / n), about 3 / n (the rule of three), and the other values lie within the bounds.
 
     Args:
         values: One value for each problem, for example its pass@1; at least one.
-        level: Coverage, between 0 and 1.
-        resamples: Number of bootstrap resamples.
-        seed: Seed of the resampling; the same seed gives the same interval.
         bounds: Least and largest value that a problem can have (`RATES`, `DIFFERENCES`); None: not known.
 
     Returns:
@@ -71,24 +63,23 @@ def bootstrap_interval(
     """
     array = np.asarray(values, dtype=np.float64)
     if bounds is not None and (array == array[0]).all():
-        value, others = float(array[0]), 1 - (1 - level) ** (1 / len(array))
+        value, others = float(array[0]), 1 - (1 - _LEVEL) ** (1 / len(array))
         return value - others * (value - bounds[0]), value + others * (bounds[1] - value)
-    counts = _resamples(len(array), resamples, seed)
-    sums = [counts[start : start + _CHUNK] @ array for start in range(0, resamples, _CHUNK)]
-    means = np.concatenate(sums) / len(array)
-    lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    counts = _resamples(len(array))
+    sums = [counts[start : start + _CHUNK] @ array for start in range(0, _RESAMPLES, _CHUNK)]
+    lower, upper = np.quantile(np.concatenate(sums) / len(array), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(lower), float(upper)
 
 
 @lru_cache(maxsize=1)  # a report asks for many intervals over the same problems
-def _resamples(problems: int, resamples: int, seed: int) -> np.ndarray:
+def _resamples(problems: int) -> np.ndarray:
     """How often each resample draws each problem, [resample][problem]; the mean of a resample needs nothing else.
 
     The counts have the smallest integer type that holds them: 10,000 resamples of 6,000 problems are 60 million counts.
     """
-    generator, shares = np.random.default_rng(seed), np.full(problems, 1 / problems)
-    counts = np.empty((resamples, problems), np.min_scalar_type(problems))
-    for start in range(0, resamples, _CHUNK):
+    generator, shares = np.random.default_rng(0), np.full(problems, 1 / problems)
+    counts = np.empty((_RESAMPLES, problems), np.min_scalar_type(problems))
+    for start in range(0, _RESAMPLES, _CHUNK):
         rows = counts[start : start + _CHUNK]
         rows[:] = generator.multinomial(problems, shares, size=len(rows))
     return counts

@@ -24,7 +24,7 @@ from cobalt.rollout.repair import RepairRules, repair_problem
 from cobalt.rollout.shared import RolloutSettings, cut_off, percent, run_rollout
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import changed_settings, is_named, made_by, manifest_path
-from cobalt.stage.run import Outcome, quoted, stage
+from cobalt.stage.run import Outcome, check_ranges, quoted, stage
 from cobalt.stage.service_flags import same_services
 
 logger = logging.getLogger(__name__)
@@ -62,8 +62,7 @@ class RepairSettings(RolloutSettings):
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
         super().__post_init__()
-        if self.turns < 0:
-            raise UserError(f"turns is {self.turns}: it must be 0 or more")
+        check_ranges(self, ("turns", self.turns >= 0, "0 or more"))
 
     def decisive(self) -> dict[str, Any]:
         """See `RolloutSettings.decisive`."""
@@ -116,7 +115,6 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     settings.check_wording([problem for problem in chosen if not recorded[problem.id]])
     samples = number_of_samples(settings.input_file, list(recorded.values()), settings.num_completions)
     settings = replace(settings, num_completions=samples)
-    settings.check_earlier()
     prompts = load_prompts(settings.prompts)
 
     async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:

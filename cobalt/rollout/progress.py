@@ -11,24 +11,17 @@ from tqdm import tqdm
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.episode import Message
-from cobalt.problems.problem import ProblemId
 from cobalt.stage.progress import Standing
 
 
 class CountingEngine:
     """An engine whose answers are counted."""
 
-    def __init__(self, engine: Engine, planned: Mapping[ProblemId, int]) -> None:
-        """Count the calls of a run, of which `planned` has the number of responses of each problem."""
-        self._engine = engine
-        self._left = dict(planned)
-        self._problems = len(planned)
+    def __init__(self, engine: Engine, planned: int) -> None:
+        """Count the answers of a run, of which `planned` is the number of responses."""
+        self._engine, self._planned = engine, planned
         self._responses = self._tokens = 0
         self._began: float | None = None  # with the first call, when the engine has started
-
-    def end(self, problem: ProblemId) -> None:
-        """Count a problem as done. If it failed, its further responses are not expected any more."""
-        del self._left[problem]
 
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
@@ -38,8 +31,6 @@ class CountingEngine:
         completions = await self._engine.generate(conversation, settings, call)
         self._responses += len(completions)
         self._tokens += sum(completion.completion_tokens for completion in completions)
-        if call.problem_id in self._left:  # not if another sample of the problem has failed meanwhile
-            self._left[call.problem_id] -= len(completions)
         return completions
 
     async def describe(self) -> Mapping[str, Any]:
@@ -49,16 +40,15 @@ class CountingEngine:
     def standing(self) -> Standing:
         """How far the run is; the rest is expected to go on at the mean rate of responses so far."""
         seconds = 1e-9 if self._began is None else max(_now() - self._began, 1e-9)
-        left = sum(self._left.values())
+        left = self._planned - self._responses
         words = [
-            f"{self._problems - len(self._left)} of {self._problems} problems",
             f"{self._tokens:,} tokens",
             f"{self._tokens / seconds:,.0f} tokens/s",
             f"{tqdm.format_interval(seconds)} so far",
         ]
         if self._responses and left:
             words.append(f"about {tqdm.format_interval(seconds * left / self._responses)} left")
-        return Standing(self._responses, self._responses + left, ", ".join(words))
+        return Standing(self._responses, self._planned, ", ".join(words))
 
 
 def _now() -> float:

@@ -29,7 +29,8 @@ Ks = Annotated[
     tuple[int, ...],
     Flag(
         None,
-        text="The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k.",
+        text="The k of pass@k and of the best of k by public tests. Default: the best of all samples, without pass@k;"
+        " of a single-turn result pass@1, and pass@10 if every problem has at least 10 samples.",
     ),
 ]
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic.dataclasses import dataclass
 
@@ -29,12 +29,12 @@ from cobalt.stage.settings import read_settings
 logger = logging.getLogger(__name__)
 
 Samples = Literal["auto", "seeded", "unseeded"]
-"""Whether each sample has a seed of its own; "auto": `decide_samples` says."""
+"""Whether each sample has a seed of its own; "auto": `run_rollout` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingFlags:
-    """How responses are drawn, and for which problems; names and defaults are the paper's."""
+    """How responses are drawn, for which problems, and what later turns see of them; defaults are the paper's."""
 
     temperature: float = 0.6
     """Sampling temperature."""
@@ -47,6 +47,14 @@ class SamplingFlags:
     feedback.jinja. Refused if problems have the field instruction in other words."""
     ids: tuple[str, ...] = ()
     """Work on the problems with these ids alone; of them the first, with a limit."""
+    seed: int = 0
+    """Seed of the run; if each sample is seeded, the same seed gives the same records."""
+    enable_thinking: bool = False
+    """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
+    this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
+    truncated_thinking: TruncatedThinking = "keep"
+    """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
+    6,000 characters (paper), or drop them, which leaves an empty message."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +74,10 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
     stage: ClassVar[str]  # its name in the manifest
 
-    enable_thinking: bool = False
-    """Show later turns only the answer of each response, at most 6,000 characters of it. The chat template does not see
-    this flag. Single-turn inference has no later turns, and accepts the flag so that both commands take the same."""
-    truncated_thinking: TruncatedThinking = "keep"
-    """With enable_thinking, what later turns see of a response that was cut off inside its thinking: keep its first
-    6,000 characters (paper), or drop them, which leaves an empty message."""
     chat_template_thinking: TemplateThinking = "default"
     """The chat template's switch enable_thinking: on or off; default does not pass it (paper)."""
     limit: int | None = None
     """Work on the first so many problems alone. A larger limit, or none, goes on with the same result."""
-    seed: int = 0
-    """Seed of the run; if each sample is seeded, the same seed gives the same records."""
     concurrency: Concurrency = 64
     samples: Samples = "auto"
     """seeded: each sample has a seed of its own, which follows from --seed, so that the same command gives the same
@@ -126,17 +126,17 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         """What decides the records, as the manifest has it; without the services."""
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
 
-    def check_earlier(self) -> None:
-        """Compare the settings with those of an existing result, before services start.
+    def as_begun(self) -> Self:
+        """The settings of an existing result's samples, where they are "auto"; such a result needs no engine for it.
 
         Raises:
-            UserError: the result was made with other settings; they are named.
+            UserError: the manifest of the result cannot be read.
         """
-        arguments = self.decisive()
-        recorded = (recorded_arguments(self.output_file) or {}).get("generation", {})
-        if self.samples == "auto" and recorded.get("seed") is None:
-            arguments["generation"] |= {"seed": None}  # see `decide_samples`
-        check_made_with(self.output_file, arguments)
+        begun = self.output_file.exists() and self.output_file.stat().st_size > 0
+        generation = ((recorded_arguments(self.output_file) if begun else None) or {}).get("generation")
+        if self.samples != "auto" or generation is None:
+            return self
+        return replace(self, samples="unseeded" if generation.get("seed") is None else "seeded")
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -166,27 +166,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
                 check_wording(problem, prompts)
 
 
-async def decide_samples(settings: RolloutSettings, engine: Engine) -> RolloutSettings:
-    """The settings of a run, without a seed if its samples are unseeded; the manifest records the seed.
-
-    "auto" goes on as an existing result began, which does not ask the engine. A new result is seeded unless the engine
-    runs on GPUs, where sums depend on the batch, so that the same seeds may give other samples.
-
-    Raises:
-        ServiceDown: the engine is not running.
-        UserError: the manifest of the result cannot be read.
-    """
-    if settings.samples != "auto":
-        return settings
-    result = settings.output_file
-    recorded = (recorded_arguments(result) if result.exists() and result.stat().st_size else None) or {}
-    if "generation" in recorded:
-        unseeded = recorded["generation"].get("seed") is None
-    else:
-        unseeded = (await engine.describe()).get("device") == "gpu"
-    return replace(settings, samples="unseeded" if unseeded else "seeded")
-
-
 def check_replay(engine: Engine, problems: Collection[ProblemId]) -> None:
     """Raise UserError if the engine is a replay that holds none of the problems.
 
@@ -209,7 +188,9 @@ async def run_rollout(
 ) -> int:
     """Do `work` for each problem that the result does not hold yet; see `cobalt.stage.run.Each`.
 
-    A finished result, which is compared with the settings and sorted, needs neither engine nor judge.
+    An existing result is compared with the settings before services start; a finished one needs neither engine nor
+    judge. A new one is seeded, as "auto", unless the engine runs on GPUs, where sums depend on the batch, so that the
+    same seeds may give other samples.
 
     Args:
         settings: Files, sampling and prompts.
@@ -222,30 +203,26 @@ async def run_rollout(
     Returns:
         How many problems failed.
     """
-    arguments = {"stage": settings.stage}
+    arguments, settings = {"stage": settings.stage}, settings.as_begun()
+    check_made_with(settings.output_file, settings.decisive())
     async with using(services[0], settings) as opened, using_judge(services[1], settings) as judge:
         with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
             left = {problem: number for problem, number in planned.items() if problem not in output.done}
-            engine = CountingEngine(opened, left)
+            engine = CountingEngine(opened, sum(left.values()))
             if left:
                 check_replay(opened, left)
                 output.arguments |= await decided(opened) if decided else {}
                 output.arguments |= {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
-            settings = await decide_samples(settings, opened)
+            if settings.samples == "auto":
+                unseeded = (await opened.describe()).get("device") == "gpu"
+                settings = replace(settings, samples="unseeded" if unseeded else "seeded")
             output.arguments |= settings.decisive()
             generation = settings.generation
-
-            async def counted(problem: Problem) -> Mapping[str, Any]:
-                try:
-                    return await work(problem, engine, judge, generation)
-                finally:
-                    engine.end(problem.id)
-
             async with ticking(engine.standing, desc=settings.stage.replace("_", " "), unit="response"):
                 return await output.make(
                     problems,
                     lambda problem: problem.id,
-                    counted,
+                    lambda problem: work(problem, engine, judge, generation),
                     concurrency=settings.concurrency,
                     only=frozenset(planned),
                 )

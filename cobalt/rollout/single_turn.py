@@ -62,7 +62,6 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
         UserError: bad input, a result that other settings made, or a replay that holds none of the problems.
         ServiceDown: engine or judge is not running.
     """
-    settings.check_earlier()
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     settings.check_wording(chosen)

@@ -42,35 +42,32 @@ def replace_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, file: str | None = None) -> Iterator[None]:
+def locked_folder(folder: Path, file: str) -> Iterator[None]:
     """Keep other processes that ask for the same from writing into a folder, which is made.
 
-    `file` names a file in it that is locked, as some network file systems lock no folder; None: the folder itself.
+    `file` in it is locked, as some network file systems lock no folder.
 
     Raises:
         UserError: another process has the folder, or it cannot be made.
     """
-    path = folder if file is None else folder / file
+    path = folder / file
     with system_errors(f"cannot write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY if file is None else os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        lock(descriptor, path)
+        handle = path.open("ab")
+    with handle:
+        lock(handle, path)
         yield
-    finally:
-        os.close(descriptor)
 
 
-def lock(handle: IO[bytes] | int, path: Path) -> None:
-    """Take the lock of an open file or folder, until it is closed.
+def lock(handle: IO[bytes], path: Path) -> None:
+    """Take the lock of an open file, until it is closed.
 
     Raises:
         UserError: another process has it.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        opened = os.fstat(handle if isinstance(handle, int) else handle.fileno())
-        if not os.path.samestat(opened, path.stat()):
+        if not os.path.samestat(os.fstat(handle.fileno()), path.stat()):
             raise BlockingIOError  # another process replaced the file in this very moment, or removed it
     except (BlockingIOError, FileNotFoundError):
         raise UserError(f"{path} is being written by another process: wait for it or stop it") from None

@@ -43,7 +43,6 @@ _OTHER_FORMS = (
     (b"<", "it is HTML or XML, such as a page that a browser saved: download the file itself"),
 )
 _SURROGATE = re.compile(r"\\u[dD]")  # half of a pair, or of one that is whole
-_NAN_AS_FIELD = re.compile(rb":\s*NaN\s*[,}]")  # it may also stand in a string
 _LINES_OR_ARRAY = "give one JSON object a line, or one array of objects"
 
 
@@ -211,7 +210,7 @@ def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[st
                 if line.startswith(b"{") and not whole:
                     advice = "; the file seems to be cut off there"
                 raise UserError(f"{path}, {place}: {error}{advice}") from None
-            yield place, _without_nan(value) if _may_have_nan(line) else value
+            yield place, _without_nan(value) if b"NaN" in line else value
 
 
 def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
@@ -225,7 +224,7 @@ def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
         raise UserError(
             f"{path}: {error}; it begins with '[', and so it is read as one array of objects: {_LINES_OR_ARRAY}"
         ) from None
-    for number, value in enumerate(_without_nan(values) if _may_have_nan(content) else values, 1):
+    for number, value in enumerate(_without_nan(values) if b"NaN" in content else values, 1):
         yield f"item {number}", value
 
 
@@ -266,10 +265,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, date | time):
         return value.isoformat()
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _may_have_nan(text: bytes) -> bool:
-    return b"NaN" in text and _NAN_AS_FIELD.search(text) is not None
 
 
 def _without_nan(value: Any) -> Any:

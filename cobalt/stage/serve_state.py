@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -80,22 +80,19 @@ def running_states() -> list[ServeState]:
     return running
 
 
-def use_running_services(
-    needed: Services = "judge and engine",
-    *,
-    model: str | None = None,
-    judge_named: bool = False,
-    engine_named: bool = False,
-) -> None:
+def use_running_services(settings: Any) -> None:
     """Let this process use the one `cobalt serve` that runs, as far as neither flags nor variables name the services.
 
-    The user is told what of it is used. `judge_named` and `engine_named` say whether flags name them.
+    The user is told what of it is used. `settings` say by `services()` what they need, and may have the fields `model`,
+    `judge_url` and `engine_url`.
 
     Raises:
         UserError: there are several, or its engine has another model than the command's `model`.
     """
-    named = {_JUDGE: judge_named or needed == "none", _ENGINE: engine_named or needed != "judge and engine"}
-    wanted = [variable for variable, by_flag in named.items() if not by_flag and not os.environ.get(variable)]
+    needed, model = settings.services(), getattr(settings, "model", None)
+    wanted = [_JUDGE] if needed != "none" and not settings.judge_url else []
+    wanted += [_ENGINE] if needed == "judge and engine" and not settings.engine_url else []
+    wanted = [variable for variable in wanted if not os.environ.get(variable)]
     if os.environ.get("COBALT_HTTP") or not wanted or not (states := running_states()):
         return
     if len(states) > 1:

@@ -313,22 +313,24 @@ def encode(value: Any) -> bytes:
 
 def reason_of(answer: httpx.Response) -> str:
     """Why a server refuses, in its own words: of this project's apps, of OpenAI's routes, or of others."""
-    try:
-        body = json.loads(answer.content)
-    except ValueError:
-        body = None
-    reason = (body.get("error") or body.get("detail") or body.get("message")) if isinstance(body, dict) else None
+    body = _object(answer) or {}
+    reason = body.get("error") or body.get("detail") or body.get("message")
     if isinstance(reason, dict):
         reason = reason.get("message")
     return str(reason) if reason else f"status {answer.status_code} {answer.text[:200].strip()}".strip()
 
 
-def _mapping(answer: httpx.Response) -> dict[str, Any]:
+def _object(answer: httpx.Response) -> dict[str, Any] | None:
+    """An answer that is a JSON object; None for others."""
     try:
-        description = json.loads(answer.content)
+        body = json.loads(answer.content)
     except ValueError:
-        description = None
-    if not isinstance(description, dict):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _mapping(answer: httpx.Response) -> dict[str, Any]:
+    if (description := _object(answer)) is None:
         raise UserError(f"{answer.request.url} does not answer with a description: it is another kind of server")
     return description
 

@@ -2,7 +2,6 @@
 
     python tests/long/soak.py direct --tests 200000    # the judge in this process
     python tests/long/soak.py http --minutes 60        # a judge service on loopback, with bad and slow clients as well
-    python tests/long/soak.py plot                     # both as docs/images/soak.png
 
 The verdict of every test is known and checked. Samples are appended to OUTPUT_DIR/direct.jsonl or http.jsonl as they
 are taken. The same command continues a stopped soak with a new judge, and prints the summary of a finished one. The
@@ -53,8 +52,8 @@ GROWTH = {"memory_mib": (1.10, 16.0), "descriptors": (1.0, 2.0), "processes": (1
 class Arguments:
     """Run programs of every kind for a long time and watch memory, descriptors, processes and verdicts."""
 
-    part: Annotated[Literal["direct", "http", "plot"], tyro.conf.Positional]
-    """The soak to run, or plot."""
+    part: Annotated[Literal["direct", "http"], tyro.conf.Positional]
+    """The soak to run."""
     tests: int = 200_000
     """Number of tests in the direct soak."""
     minutes: float = 60
@@ -69,17 +68,12 @@ class Arguments:
     """Seed of the order of programs."""
     output_dir: Path = Path("runs/soak")
     """Folder for samples and errors."""
-    plot: Path = Path("docs/images/soak.png")
-    """The plot's file."""
 
 
 def main(arguments: Arguments) -> int:
-    """Soak or plot, and return the exit code."""
+    """Soak, and return the exit code."""
     names = ("tests", "minutes", "rate", "concurrency", "sample_seconds")
     check_flags(arguments.output_dir, **{name: getattr(arguments, name) for name in names})
-    if arguments.part == "plot":
-        _plot(arguments)
-        return 0
     record = Record(arguments)
     if arguments.part == "direct":
         if record.tests < arguments.tests:
@@ -571,52 +565,6 @@ def _size_mib(folder: Path) -> float:
         with contextlib.suppress(OSError):
             total += path.lstat().st_size
     return round(total / (1 << 20), 1)
-
-
-# --- plot ---------------------------------------------------------------------------------------------------------
-
-
-def _plot(arguments: Arguments) -> None:
-    """Draw the samples of both soaks.
-
-    Raises:
-        UserError: there are no samples.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    soaks = {part: _read(arguments.output_dir / f"{part}.jsonl") for part in ("direct", "http")}
-    soaks = {part: samples for part, samples in soaks.items() if samples}
-    if not soaks:
-        raise UserError(f"{arguments.output_dir} holds no samples: run a soak first")
-    lines = {
-        "memory, MiB": "memory_mib",
-        "open descriptors": "descriptors",
-        "processes": "processes",
-        "wrong or missing\nanswers": "errors",
-    }
-    figure, axes = pyplot.subplots(
-        len(lines), len(soaks), figsize=(4.6 * len(soaks), 7), sharex="col", squeeze=False, layout="constrained"
-    )
-    for column, (part, samples) in enumerate(soaks.items()):
-        minutes = [row["seconds"] / 60 for row in samples]
-        last = samples[-1]
-        axes[0][column].set_title(f"{part}: {last['tests']:,} tests, {last['requests']:,} requests", fontsize=10)
-        for row, (label, name) in enumerate(lines.items()):
-            for style, key in zip(("-", "--", ":"), [key for key in last if key.endswith(name)], strict=False):
-                shown = key.removesuffix(name).rstrip("_")
-                axes[row][column].plot(minutes, [sample[key] for sample in samples], style, lw=1, label=shown or None)
-                if shown:
-                    axes[row][column].legend(fontsize=7)
-            axes[row][column].set_ylim(bottom=0)
-            if column == 0:
-                axes[row][column].set_ylabel(label, fontsize=9)
-        axes[-1][column].set_xlabel("minutes")
-    arguments.plot.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.plot, dpi=110, metadata={"Software": None})
-    print(f"{arguments.plot} is drawn")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only this folder on its path
 
 from support import ROOT
-from test_extending import CHOICES, checkout, in_checkout, write_contest
+from test_extending import checkout, in_checkout, write_contest
 from test_training_services import check_step, finish, ft, metrics_of, phases_of, rewards, rows, said_by, training
 
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
@@ -134,7 +134,7 @@ def test_a_training_step_is_real(method, episode_rows, seed_model, tmp_path):
 
 def test_a_training_step_with_the_pages_data_loop_and_estimator(checkout, seed_model, tmp_path):
     rows = write_contest(checkout, tmp_path, seed_model)
-    choices = [part for folder, name in CHOICES.items() for part in (f"--{folder}", name)]
+    choices = ["--data", "contest", "--rollout", "second_chance", "--estimator", "median_baseline"]
     finished = in_checkout(
         checkout, "-m", "cobalt.training", *choices, "--data_dir", rows, "--model", seed_model, "--output_dir",
         tmp_path / "run", "data.train_batch_size=4", "actor_rollout_ref.rollout.n=2",
