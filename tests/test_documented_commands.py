@@ -36,7 +36,7 @@ PAGES = sorted(
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
 OTHERS = {"cat", "cd", "curl", "docker", "export", "git", "head", "inspect", "kubectl", "lm_eval", "mkdir", "mkdocs"}
-OTHERS |= {"rm", "source", "vf-eval"}
+OTHERS |= {"rm", "source", "tail", "vf-eval"}
 """Programs of other projects, whose arguments are not checked here."""
 RUN = {f"cobalt.{name}": f"cobalt.serving.{name}" for name in ("preflight", "services")}
 """Modules that `python -m` runs under a shorter name."""
