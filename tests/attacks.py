@@ -74,7 +74,7 @@ def named(name, *outcomes):
     return next((f"{name}: {text}" for text in outcomes if text), None)
 """
 
-# Expressions, tried one after the other in one program for each kind; each is a text only if something got through.
+# Expressions, tried one after the other in one program for each kind, which names one that got through.
 ATTEMPTS = {
     "read host": {
         "reads the repository": "refused(os.listdir, {repository!r})",
@@ -163,14 +163,8 @@ ATTEMPTS = {
     },
 }
 
-
-def attempts(kind: str) -> Attack:
-    """A program that tries all expressions of a kind, and names one that got through."""
-    tried = ", ".join(f"named({name!r}, {expression})" for name, expression in ATTEMPTS[kind].items())
-    return Attack(f"{PAIR if kind == 'socket pair' else SYSCALL}{NAMED}verdict({tried})")
-
-
-READ_HOST = {
+PROGRAMS = {
+    # Reading the host.
     "reads the environment": "environ = refused(lambda: open('/proc/self/environ', 'rb').read()) or ''\n"
     + "verdict(os.environ.get('JUDGE_TEST_SECRET'), 'seen' if 'JUDGE_TEST_SECRET' in environ else None)",
     "reads every process's environment and command line": "seen = [refused(lambda: open(f'/proc/{n}/{f}', 'rb').read()) or '' for n in [*names('/proc'), *range(1, 300)] for f in ('environ', 'cmdline')]\n"
@@ -211,27 +205,22 @@ ids = (ctypes.c_uint64 * 100)()
 verdict(refused(call, 458, struct.pack("IIQQ", 24, 0, 2**64 - 1, 0), ids, 100, 0), refused(call, 457, struct.pack("IIQQ", 24, 0, ids[0], 0x3A), ctypes.create_string_buffer(4096), 4096, 0))
 """,
     "finds the judge's expected outputs in memory": "import gc\ngc.unfreeze()\nverdict(*(repr(o)[:80] for o in gc.get_objects() if isinstance(o, dict) and 'outputs' in o and 'inputs' in o))",
-}
-JUDGE_FILES = {
+    # Reading the judge.
     "imports the judge from its folder": "sys.path += ['/judge', '/judge/inside']\nimport importlib\nimportlib.invalidate_caches()\nverdict(*(refused(importlib.import_module, n) for n in ('inside', 'zygote', 'inside.zygote', 'inside.linux')))",
     "has a fresh interpreter read the judge's files": "import subprocess\ncode = 'import os; print(open(\"/judge/inside/zygote.py\").read(40))'\nrun = subprocess.run([sys.executable, '-S', '-c', code], capture_output=True)\nverdict(run.stdout.decode())",
     "finds the judge's source among loaded code": "import gc, types\ngc.unfreeze()\nverdict(*(refused(open, o.co_filename) for o in gc.get_objects() if isinstance(o, types.CodeType) and 'inside' in o.co_filename), *(refused(open, path) for path in {getattr(m, '__file__', None) or '' for m in list(sys.modules.values())} if 'judge' in path))",
-}
-WRITE_HOST = {
+    # Writing to the host.
     "opens a library file again for writing": "handle = os.open(os.__file__, os.O_PATH)\nverdict(refused(os.open, f'/proc/self/fd/{handle}', os.O_RDWR), refused(os.open, f'/dev/fd/{handle}', os.O_WRONLY), refused(os.utime, os.__file__), refused(os.chmod, os.__file__, 0o777))",
     "executes a file beside its streams": "def run():\n    open('/io/x\\n<0>said', 'wb').write(open(sys.executable, 'rb').read(1 << 16))\n    os.chmod('/io/x\\n<0>said', 0o755)\n    os.execv('/io/x\\n<0>said', ['x'])\nverdict(refused(run))",
     # These succeed without an effect; a file of another kind would refuse them.
     "has library files flushed": "ours, _ = os.pipe()\nfile = os.open(os.__file__, 0)\nfor f in (file, ours):\n    for number in (74, 75, 277): call(number, f, 0, 0, 0)\ncall(26, 0, 4096, 4)\nprint('held')",
-}
-NETWORK = {
+    # Talking to others.
     "sends to an abstract unix socket through a pair": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nverdict(refused(a.sendto, b'x', '\\0{abstract}'))",
     "filters a socket by a program": PAIR
     + "code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 1))\nverdict(*(refused(a.setsockopt, socket.SOL_SOCKET, option, struct.pack('HP', 1, ctypes.addressof(code))) for option in (26, 51)))",
     "enlarges a socket's buffers": PAIR
     + "size = a.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)\nrefused(a.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\nverdict('enlarged' if a.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > size else None)",
-}
-# What is shared beyond the sandbox, or outlives its test, or holds memory that no process shows.
-SHARED_OBJECTS = {
+    # What is shared beyond the sandbox, or outlives its test, or holds memory that no process shows.
     "moves pages through pipes": PAIR
     + "ours, theirs = os.pipe()\nfile = os.open('main.py', 0)\nvector = struct.pack('PN', ctypes.addressof(ctypes.create_string_buffer(4096)), 4096)\n"
     + "verdict(refused(call, 278, theirs, vector, 1, 0), refused(call, 275, file, None, theirs, None, 1, 0), refused(call, 276, ours, theirs, 1, 2))",
@@ -263,8 +252,7 @@ SHARED_OBJECTS = {
     + "verdict(refused(call, 237, place, 4096, 2, nodes, 64, 0), refused(call, 238, 2, nodes, 64))",
     "writes rules of its own": "import struct\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))\nrules = struct.pack('HP', 1, ctypes.addressof(code))\n"
     + "verdict(refused(call, 444, struct.pack('QQQ', 1, 0, 0), 24, 0), refused(prctl, 22, 2, rules), refused(call, 317, 1, 0, rules))",
-}
-PRIVILEGES = {
+    # Privileges.
     "becomes root": "own = os.getuid(), os.getgid()\nother = 0 if own[0] else 1000\nverdict(refused(os.setuid, other), refused(os.setgid, other), refused(os.setgroups, [other]))",
     "traces its child": "import signal\nchild = os.fork()\nif child == 0:\n    signal.pause()\nseen = refused(call, 101, 16, child, 0, 0), refused(call, 101, 0x4206, child, 0, 0), refused(call, 310, child, None, 0, None, 0, 0), refused(call, 438, os.pidfd_open(child), 0, 0)\nos.kill(child, 9)\nverdict(*seen)",
     "raises its priority": "refused(os.nice, -5), refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))\nverdict(repr((os.nice(0), os.sched_getscheduler(0))) if os.nice(0) < {niceness} or os.sched_getscheduler(0) != os.SCHED_OTHER else None)",
@@ -291,9 +279,7 @@ print(seen or "held")
 os.execve(sys.executable, [sys.executable, "-S", "-c", code, {repository!r}], os.environ | {"LD_PRELOAD": "libm.so.6"})
 ''',
     "runs files that raise privileges": "import sysconfig\nfolders = ('/', '/usr/lib', '/tmp', '/dev', sysconfig.get_path('stdlib'), sys.executable)\nverdict(*(f for f in folders if not os.statvfs(f).f_flag & os.ST_NOSUID))",
-}
-# What reaches others in the same session, group or user; the probe after each finds the sandbox's processes unharmed.
-GROUPS = {
+    # What reaches others in the same session, group or user; the probe after each finds the sandbox's processes unharmed.
     "sends its group every signal": """
 import os, signal
 for number in (signal.SIGINT, *range(34, 65)): signal.signal(number, signal.SIG_IGN)
@@ -318,8 +304,7 @@ print("held")
     "lowers the disk priority of its group and user": "for kind, who in ((2, 0), (3, 0), (3, os.getuid())): refused(call, 251, kind, who, 3 << 13)\nprint('held')",
     "lowers the priority of its session": "def slow(path):\n    with open(path, 'w') as file: file.write('19')\nverdict(*(refused(slow, f'/proc/{who}/autogroup') for who in ('self', '1', 'thread-self')))",
     "gives its group a class of the scheduler": "for pid in (0, *range(2, 50)): refused(os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0))\nrefused(prctl, 62, 1, 0, 2, 0)\nprint('held')",
-}
-PROCESSES = {
+    # Ends of processes.
     "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nprint('held')",
     "kills itself by a signal that looks like the kernel's": """
 import struct
@@ -364,7 +349,30 @@ print("held")
     "leaves a child that prints late": "import os, time\nprint('held', flush=True)\nif os.fork() == 0:\n    time.sleep(0.2)\n    os.write(1, b'late')\n    os._exit(0)",
     "leaves a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nprint('held')",
     "leaves a process in its memory": "stack = ctypes.create_string_buffer(1 << 16)\ntop = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 16) - 64 & ~15)\nlibc.clone(libc.pause, top, 0x100 | 17, None)\nprint('held')",
+    # More of something than there is.
+    "forks without end": "import os\ntry:\n    for _ in range(1000):\n        if os.fork() == 0:\n            import time; time.sleep(1000)\nexcept OSError: print('held')",
+    "starts threads without end": "import threading\ntry:\n    for _ in range(1000): threading.Thread(target=threading.Event().wait, daemon=True).start()\nexcept RuntimeError: print('held')",
+    "opens files without end": "files = []\ntry:\n    for _ in range(100000): files.append(open('/dev/null'))\nexcept OSError as error: print('held' if error.errno == 24 and len(files) > 100 else error)",
+    "writes a huge file": "try:\n    f = open('big', 'wb', 0)\n    while True: f.write(bytes(1 << 20))\nexcept OSError: print('held')",
+    "writes many files": "try:\n    for n in range(10**6): open(f'f{n}', 'wb').write(b'x' * 4096)\nexcept OSError: print('held')",
+    "makes shared memory": "import multiprocessing.shared_memory as m\ntry:\n    m.SharedMemory(create=True, size=1 << 30)\n    print('made')\nexcept OSError: print('held')",
+    "sets timers without end": "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
+    "fills attributes of files": "import os\ntry:\n    for n in range(1000):\n        open(f'f{n}', 'w').close()\n        os.setxattr(f'f{n}', 'user.x', bytes(60000))\n    print('60 MB')\nexcept OSError: print('held')",
+    # Something for those that come after.
+    "plants a module": "open('bisect.py', 'w').write('raise SystemExit(9)')\nopen('/dev/shm/heapq.py', 'w').write('raise SystemExit(9)')\nprint('held')",
+    "rewrites itself": "open(__file__, 'w').write('raise SystemExit(9)')\nprint('held')",
+    "makes a named semaphore": "import _multiprocessing as m\nm.SemLock(1, 1, 1, '/left', False)\nprint('held')",
+    "leaves a file wherever it can": "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
+    "leaves a unix socket": "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
+    "fills the temporary folder": "open('full', 'wb').write(bytes(7 << 20))\nprint('held')",
+    "fills its standard input": "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
+    "poisons warm modules": "import bisect, math, random\nbisect.bisect = math.sqrt = random.random = None\nprint('held')",
+    "sets the hook of imports": "import sys\nsys.meta_path.clear()\nsys.path.clear()\nsys.modules['math'] = None\nprint('held')",
 }
+HELD = {
+    f"attempts ({kind})": f"{PAIR if kind == 'socket pair' else SYSCALL}{NAMED}verdict({', '.join(f'named({name!r}, {tried})' for name, tried in attempts.items())})"
+    for kind, attempts in ATTEMPTS.items()
+} | {name: code if code.startswith(SYSCALL) else SYSCALL + code for name, code in PROGRAMS.items()}
 ENDS: dict[str, Attack] = {
     "loops": Attack("while True: pass", (SLOW,)),
     "loops in many processes": Attack("import os\nfor _ in range(3): os.fork()\nwhile True: pass", (SLOW,)),
@@ -435,36 +443,6 @@ while True:
         "import sys\nf = sys._getframe()\nseen = []\nwhile f: seen += list(f.f_locals) + list(f.f_globals); f = f.f_back\nprint('seen' if 'outputs' in seen or 'expected' in seen else 'held')",
     ),
 }  # fmt: skip
-BOMBS: dict[str, str] = {
-    "forks without end": "import os\ntry:\n    for _ in range(1000):\n        if os.fork() == 0:\n            import time; time.sleep(1000)\nexcept OSError: print('held')",
-    "starts threads without end": "import threading\ntry:\n    for _ in range(1000): threading.Thread(target=threading.Event().wait, daemon=True).start()\nexcept RuntimeError: print('held')",
-    "opens files without end": "files = []\ntry:\n    for _ in range(100000): files.append(open('/dev/null'))\nexcept OSError as error: print('held' if error.errno == 24 and len(files) > 100 else error)",
-    "writes a huge file": "try:\n    f = open('big', 'wb', 0)\n    while True: f.write(bytes(1 << 20))\nexcept OSError: print('held')",
-    "writes many files": "try:\n    for n in range(10**6): open(f'f{n}', 'wb').write(b'x' * 4096)\nexcept OSError: print('held')",
-    "makes shared memory": "import multiprocessing.shared_memory as m\ntry:\n    m.SharedMemory(create=True, size=1 << 30)\n    print('made')\nexcept OSError: print('held')",
-    "sets timers without end": "timer, event = ctypes.c_int(), __import__('struct').pack('Pii48x', 0, 10, 0)\ntry:\n    for _ in range(2000): call(222, 1, event, ctypes.byref(timer))\n    print('2000 timers')\nexcept OSError: print('held')",
-    "fills attributes of files": "import os\ntry:\n    for n in range(1000):\n        open(f'f{n}', 'w').close()\n        os.setxattr(f'f{n}', 'user.x', bytes(60000))\n    print('60 MB')\nexcept OSError: print('held')",
-}
-PLANT = {
-    "plants a module": "open('bisect.py', 'w').write('raise SystemExit(9)')\nopen('/dev/shm/heapq.py', 'w').write('raise SystemExit(9)')\nprint('held')",
-    "rewrites itself": "open(__file__, 'w').write('raise SystemExit(9)')\nprint('held')",
-    "makes a named semaphore": "import _multiprocessing as m\nm.SemLock(1, 1, 1, '/left', False)\nprint('held')",
-    "leaves a file wherever it can": "folders = [f for top in ('/tmp', '/dev', '/io', '/proc', '/etc', '/judge', '/packages') for f, _, _ in os.walk(top)] + ['/', '/usr', '/usr/lib', '/python']\nfor f in folders:\n    refused(os.chmod, f, 0o777)\n    refused(lambda: open(f + '/left', 'w').close())\nprint('held')",
-    "leaves a unix socket": "import socket\ndef leave():\n    s = socket.socket(socket.AF_UNIX)\n    s.bind('\\0left')\n    s.listen()\nrefused(leave)\nprint('held')",
-    "fills the temporary folder": "open('full', 'wb').write(bytes(7 << 20))\nprint('held')",
-    "fills its standard input": "refused(lambda: open('/dev/stdin', 'r+b', 0).write(bytes(7 << 20)))\nrefused(os.write, 0, bytes(7 << 20))\nrefused(os.truncate, 0, 0)\nprint('held')",
-    "poisons warm modules": "import bisect, math, random\nbisect.bisect = math.sqrt = random.random = None\nprint('held')",
-    "sets the hook of imports": "import sys\nsys.meta_path.clear()\nsys.path.clear()\nsys.modules['math'] = None\nprint('held')",
-}
-
-HELD: dict[str, Attack] = {
-    name: Attack(code if code.startswith(PAIR) else SYSCALL + code)
-    for group in (
-        READ_HOST, JUDGE_FILES, WRITE_HOST, NETWORK, SHARED_OBJECTS, PRIVILEGES, GROUPS, PROCESSES, BOMBS, PLANT,
-    )
-    for name, code in group.items()
-}  # fmt: skip
-
 # What every program must find, whatever ran before it.
 PROBE = """
 import bisect, heapq, math, os, random
@@ -500,6 +478,16 @@ def private(size):
     write_pages(block)
     kept.append(block)
     return block
+def stuff(pair):
+    # Fills the buffers of both ends; returns the bytes that they took.
+    size = 0
+    for end in pair:
+        refused(end.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        end.setblocking(False)
+        try:
+            while True: size += end.send(bytes(32768))
+        except BlockingIOError: pass
+    return size
 def report(total, children=()):
     time.sleep(0.3)
     alive = all(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children)
@@ -560,18 +548,11 @@ MEMORY: dict[str, Attack] = {
 def fill(tell):
     size = MIB
     for _ in range(58):
-        pair = socket.socketpair()
-        kept.append(pair)
-        for end in pair:
-            refused(end.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            end.setblocking(False)
-            try:
-                while True:
-                    size += end.send(bytes(32768))
-            except BlockingIOError: pass
-            while size > 2 * MIB:
-                tell(1)
-                size -= MIB
+        kept.append(socket.socketpair())
+        size += stuff(kept[-1])
+        while size > 2 * MIB:
+            tell(1)
+            size -= MIB
 hoard(14, fill)
 """,
         MAY_BE_REFUSED,
@@ -582,12 +563,7 @@ hoard(14, fill)
 total = 0
 for _ in range(14):
     kept = [socket.socketpair() for _ in range(55)]
-    for end in (end for pair in kept for end in pair):
-        refused(end.setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        end.setblocking(False)
-        try:
-            while True: total += end.send(bytes(32768))
-        except BlockingIOError: pass
+    total += sum(map(stuff, kept))
     stack = mmap.mmap(-1, 65536, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + 65536 - 64
     if libc.clone(libc.pause, ctypes.c_void_p(top), 0x100 | 0x800 | 0x10000, None) < 0: break  # no CLONE_FILES

@@ -51,7 +51,7 @@ def start_again(arguments: list[str]) -> None:
     _lock_devices()
     # One that shows processes alone. bubblewrap's has the kernel's settings, whose covers go when it is detached.
     quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    linux.Mount("proc", "/proc", quiet, "subset=pid").make()
+    linux.mount("proc", "/proc", quiet, "subset=pid")
     _keep("/proc", os.O_RDONLY | os.O_DIRECTORY, PROC)
     for _ in range(2):
         linux.detach_mount("/proc")  # `PROC` stays usable
@@ -83,7 +83,7 @@ def _lock_devices() -> None:
 
 
 def _make_fifo() -> None:
-    linux.Mount("tmpfs", FIFO_FOLDER, linux.MS_NOSUID | linux.MS_NODEV, "size=4096,nr_inodes=4,mode=755").make()
+    linux.mount("tmpfs", FIFO_FOLDER, linux.MS_NOSUID | linux.MS_NODEV, "size=4096,nr_inodes=4,mode=755")
     os.mkfifo(f"{FIFO_FOLDER}/stdin", 0o600)
     _keep(f"{FIFO_FOLDER}/stdin", os.O_PATH, FIFO)
 
