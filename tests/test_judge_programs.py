@@ -63,16 +63,14 @@ def bench():
     made.close()
 
 
+# `test_fidelity.py` has more, with what the paper's judge says of them.
 VALID = {
     "doubles its input": ("print(int(input()) * 2)", "21", "42"),
     "reads standard input as a file": ("import sys\nprint(sum(map(int, sys.stdin)))", "1\n2\n", "3"),
     "reads descriptor 0 by its size": ("import os\nprint(os.read(0, os.fstat(0).st_size).decode()[::-1])", "abc", "cba"),
     "opens descriptor 0": ("print(open(0).read().upper())", "abc", "ABC"),
-    "uses a future import": ("from __future__ import annotations\ndef f(x: Missing): return x\nprint(f(1))", "", "1"),
-    "calls exit": ("print(1)\nexit()\nprint(2)", "", "1"),
     "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
     "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
-    "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0] < 4096)", "", "True"),
     "recurses deeply": (
         "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(100000))", "", "100000",
     ),
@@ -103,9 +101,7 @@ VALID = {
     "uses data classes and typing": (
         "from dataclasses import dataclass\nfrom typing import List\n@dataclass\nclass P:\n    x: int\nprint(P(1))", "", "P(x=1)",
     ),
-    "has a coding line": ("# -*- coding: latin-1 -*-\nprint(len('a'))", "", "1"),
     "prints other scripts": ("print('\u00fc\u4e2d\U0001f600', input())", "\u00e9", "\u00fc\u4e2d\U0001f600 \u00e9"),
-    "warns when compiled": ("print(1 is 1)", "", "True"),
     "is its own main module": ("import sys\nprint(__name__, sys.modules['__main__'].__dict__ is globals(), len(sys.argv))", "", "__main__ True 1"),
     "imports most of the library": (
         "import base64, bz2, ctypes, curses, decimal, hashlib, json, lzma, numbers, sqlite3, ssl, statistics, struct, uuid, zlib\nprint('x')", "", "x",
@@ -226,6 +222,13 @@ def test_stopping_at_the_first_failure_gives_the_same_result_at_any_concurrency(
     result = bench.judge("print(input())", tests, stop=True, concurrency=concurrency)
     kinds = [PASSED] * 9 + [VerdictKind.WRONG_ANSWER] + [VerdictKind.NOT_RUN] * 14
     assert [verdict.kind for verdict in result.verdicts] == kinds
+
+
+def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_whole(bench):
+    code = "import time\nwhile time.process_time() < 0.2: pass\nprint(1)"
+    result = bench.judge(code, {str(n): "1" for n in range(6)}, suite_cpu_seconds=0.5)
+    assert [verdict.kind for verdict in result.verdicts] == [PASSED] * 3 + [VerdictKind.NOT_RUN] * 3
+    assert result.pass_rate == 0.5
 
 
 COMPUTES = "import time\nwhile time.process_time() < 0.3: pass"

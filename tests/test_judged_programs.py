@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from support import ROOT, square_problem, trajectory_record, write_lines
@@ -167,23 +168,19 @@ def test_a_single_turn_result_that_does_not_say_its_prompts_is_taken_with_a_warn
     assert [record.levelname for record in caplog.records if str(file) in record.getMessage()] == ["WARNING"]
 
 
-@pytest.mark.parametrize("fields", [{}, {"instruction": "Square it."}])
-def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path, fields):
-    file = pocket_run(tmp_path, **fields)
+@pytest.mark.parametrize("instruction", [None, "Square it."])
+def test_a_prompt_set_that_would_change_the_prompt_of_the_responses_is_refused(tmp_path, instruction):
+    """Of a set only the system message counts where the instruction is recorded."""
+    file = pocket_run(tmp_path, instruction=instruction)
     with pytest.raises(UserError, match="--prompts"):
         convert(file, tmp_path)
     convert(file, tmp_path, "programs", responses="programs")
     convert(file, tmp_path, "pocket", prompts="pocket")
-
-
-def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is_recorded(tmp_path):
     folder = shutil.copytree(ROOT / "cobalt" / "episode" / "prompts" / "pocket", tmp_path / "reworded")
     (folder / "first_turn.jinja").write_text("Solve: {{ question }}")
-    with pytest.raises(UserError, match="--prompts"):
-        convert(pocket_run(tmp_path), tmp_path, prompts=str(folder))
-    (tmp_path / "s.jsonl").unlink()
-    _, groups = convert(pocket_run(tmp_path, instruction="Square it."), tmp_path, prompts=str(folder))
-    assert groups[0].messages[-1]["content"] == "Square it."
+    with nullcontext() if instruction else pytest.raises(UserError, match="--prompts"):
+        _, groups = convert(file, tmp_path, "reworded_groups", prompts=str(folder))
+        assert groups[0].messages[-1]["content"] == instruction
 
 
 def test_an_evaluated_run_gives_its_first_responses_and_the_prompt_that_the_model_saw(tmp_path):

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from cobalt.judge.asserting import returned_values
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
-from cobalt.judge.grading import compile_error
 from cobalt.judge.prelude import around_program
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
@@ -39,15 +38,13 @@ class Progress:
         # Of each finished test also the seconds in which it was idle.
         self._done: list[tuple[Graded, float] | None] = [None] * len(suite)
         # Sums over the finished tests at the start of the list, so that each test is counted once.
-        self._counted, self._idle_spent = 0, 0.0
+        self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
         self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
     def take(self) -> int | None:
         """The index of the next test to run; None if no test is left or the rest need not run."""
-        if not self._waiting or self._cut() is not None:
-            return None
-        return self._waiting.pop()
+        return self._waiting.pop() if self.unfinished else None
 
     @property
     def unfinished(self) -> bool:
@@ -79,8 +76,9 @@ class Progress:
     def fail_all(self, message: str) -> None:
         """Record that the program does not compile."""
         self._waiting.clear()
+        verdict = Verdict(VerdictKind.COMPILE_ERROR)
         for index, stdin in enumerate(self.suite.inputs):
-            self._done[index] = compile_error(message, stdin), 0.0
+            self._done[index] = (verdict, failure_text(verdict.kind, stdin, "", "", message, "")), 0.0
 
     def _cut(self) -> tuple[int, str] | None:
         """How many of the first tests count, and the feedback of the others; None while all finished ones count."""
@@ -89,6 +87,7 @@ class Progress:
             if done is None:
                 return None
             (verdict, _), idle = done
+            self._cpu_spent += verdict.cpu_seconds
             self._idle_spent += idle
             heapq.heapreplace(self._lanes, self._lanes[0] + verdict.cpu_seconds + idle)
             self._counted += 1
@@ -101,9 +100,11 @@ class Progress:
 
     def _reason(self, last: Verdict) -> str | None:
         """Why tests after the last counted one do not count; None if they count."""
-        wall = self.settings.suite_wall_seconds
+        cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
         if self._stop and last.kind is not VerdictKind.PASSED:
             return EARLIER_TEST_FAILED
+        if cpu is not None and self._cpu_spent > cpu:
+            return f"the suite's budget of {cpu:g} s of CPU time was spent"
         if wall is not None and self._idle_spent > wall:
             return f"the suite's budget of {wall:g} s of waiting was spent"
         return None

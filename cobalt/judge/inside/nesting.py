@@ -100,7 +100,7 @@ def _enter() -> None:
         try:
             if os.read(read, 1):
                 for kind, lines in users.items():
-                    _write(f"{this}/{kind}_map", lines)
+                    os.write(os.open(f"{this}/{kind}_map", os.O_WRONLY, dir_fd=PROC), lines)
                 status = 0
         finally:
             os._exit(status)
@@ -119,9 +119,3 @@ def _mapping(kind: str) -> bytes:
     ranges = [line.split() for line in os.read(descriptor, 4096).splitlines()]
     os.close(descriptor)
     return b"".join(b"%b %b %b\n" % (first, first, count) for first, _, count in ranges)
-
-
-def _write(name: str, data: bytes) -> None:
-    descriptor = os.open(name, os.O_WRONLY, dir_fd=PROC)
-    os.write(descriptor, data)
-    os.close(descriptor)
