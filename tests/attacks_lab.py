@@ -1,7 +1,6 @@
 """The place of the attack tests: a judge run by a chosen user, and a host with files and secrets to steal."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -19,7 +18,7 @@ import pydantic
 import pytest
 from support import ROOT, descendants
 
-from cobalt.judge import VerdictKind
+from cobalt.judge import ExecResult, VerdictKind
 
 MIB = 1 << 20
 SETTINGS = {
@@ -48,16 +47,9 @@ STRANGER = 54321
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("own",)
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The judge's result for one program: for each test its verdict and wall seconds; none where the judge failed."""
-
-    kinds: tuple[VerdictKind, ...]
-    wall: list[float]
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kinds}: {self.text}"
+def kinds(result: ExecResult) -> tuple[VerdictKind, ...]:
+    """The kinds of a result's verdicts."""
+    return tuple(verdict.kind for verdict in result.verdicts)
 
 
 class Lab:
@@ -104,25 +96,19 @@ class Lab:
         return code
 
     def run(
-        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings: dict[str, object] = SETTINGS
-    ) -> Outcome:
-        """Judge a program on tests that all expect the same."""
-        self.send([code], given, expected, settings)
-        [outcome] = self.receive()
-        return outcome
-
-    def run_asserted(self, code: str, script: str, check: str) -> Outcome:
-        """Judge a program that defines `f` on one assertion test, twice: the second time after the check has run."""
-        self.send([code], (script,) * 2, check, SETTINGS, fn_name="f", asserts=True)
-        [outcome] = self.receive()
-        return outcome
+        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings=SETTINGS, **fields: object
+    ) -> ExecResult:
+        """Judge a program on tests that all expect the same; `fields` are further ones of its suite."""
+        self.send([code], given, expected, settings, **fields)
+        [result] = self.receive()
+        return result
 
     def send(
         self,
         codes: list[str],
         given: tuple[str, ...] = ("",),
         expected: str = "held",
-        settings: dict[str, object] = PAIR_SETTINGS,
+        settings=PAIR_SETTINGS,
         **fields: object,
     ) -> None:
         """Have programs judged at the same time, to be followed by one call of `receive`."""
@@ -133,8 +119,8 @@ class Lab:
         programs = [{"code": self.filled(code)} | tests for code in codes]
         self._write({"settings": settings, "programs": programs, "seconds": SECONDS})
 
-    def receive(self) -> list[Outcome]:
-        """The outcomes of the programs that were sent; skips the test where the machine lacks what it needs."""
+    def receive(self) -> list[ExecResult]:
+        """The results of the programs that were sent; skips the test where the machine lacks what it needs."""
         line = self._process.stdout.readline()
         assert line, "the judging process has ended"
         answer = json.loads(line)
@@ -142,12 +128,8 @@ class Lab:
             # Not every machine lets this user make cgroups; whatever else a judge needs, the tests need too.
             (pytest.skip if self._may_lack_cgroups else pytest.fail)(answer["unsupported"])
         self.restarts = answer["restarts"]
-        outcomes = []
-        for result in answer["results"]:
-            kinds = tuple(VerdictKind(verdict["kind"]) for verdict in result["verdicts"])
-            wall = [verdict["wall_seconds"] for verdict in result["verdicts"]]
-            outcomes.append(Outcome(kinds, wall, "\n".join(result["feedback"])))
-        return outcomes
+        assert "error" not in answer, answer["error"]
+        return [ExecResult.from_record(result) for result in answer["results"]]
 
     def close_judges(self) -> None:
         """End all sandboxes; the process stays."""

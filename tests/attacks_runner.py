@@ -4,8 +4,8 @@ The attack tests start one for each user they attack the judge as; that is all t
 
     request   {"settings": {...}, "programs": [a suite's fields and "code", ...], "seconds": n}: judge these programs
               at the same time; or {"settings": null}: end the judges
-    answer    {"results": [results, with "feedback" alone where there is no verdict], "restarts": how many sandboxes
-              this cost}, or {"unsupported": why} where this machine has not what the settings ask for
+    answer    {"results": [...], "restarts": how many sandboxes this cost}, with an "error" if there was none for a
+              program, or {"unsupported": why} where this machine has not what the settings ask for
 """
 
 import asyncio
@@ -16,14 +16,6 @@ import sys
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
-
-
-async def judged(judge, program, seconds):
-    try:
-        async with asyncio.timeout(seconds):
-            return (await judge.judge(program["code"], TestSuite.parse(program))).to_record()
-    except Exception as error:  # noqa: BLE001 - the test that asked says what should not have been
-        return {"passing": [], "verdicts": [], "feedback": [f"{type(error).__name__}: {error}"]}
 
 
 async def main():
@@ -47,9 +39,14 @@ async def answer(judges, opened, settings, programs, seconds):
             judges[wanted] = await opened.enter_async_context(LocalJudge(wanted))
     except UserError as error:
         return {"unsupported": str(error)}
-    before = judges[wanted].restarts
-    results = await asyncio.gather(*(judged(judges[wanted], program, seconds) for program in programs))
-    return {"results": results, "restarts": judges[wanted].restarts - before}
+    judge = judges[wanted]
+    before = judge.restarts
+    judging = [judge.judge(program["code"], TestSuite.parse(program)) for program in programs]
+    results = await asyncio.gather(*(asyncio.wait_for(one, seconds) for one in judging), return_exceptions=True)
+    reply = {"restarts": judge.restarts - before}
+    # The test that asked says what should not have been.
+    errors = [f"{type(error).__name__}: {error}" for error in results if isinstance(error, Exception)]
+    return reply | ({"error": errors[0]} if errors else {"results": [result.to_record() for result in results]})
 
 
 if __name__ == "__main__":
