@@ -119,7 +119,7 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
         readable.poll()
         compiler = os.fork()
         if compiler == 0:
-            return _serve_program(options, *_receive_program())
+            return _serve_program(options)
         _, raw = os.waitpid(compiler, 0)
         status = os.waitstatus_to_exitcode(raw)
         if status == _JUDGE_HAS_GONE:
@@ -167,17 +167,12 @@ def _provide_exits() -> None:
         setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
 
-def _receive_program() -> tuple[dict[str, Any], bytes]:
-    """The limits and source of the next program; frames left over from a program whose compiler died are skipped."""
-    while True:
-        kind, limits, source = _receive()
-        if kind == b"P":
-            return limits, bytes(source)
-
-
-def _serve_program(
-    options: dict[str, Any], limits: dict[str, Any], source: bytes
-) -> tuple[list[types.CodeType], dict[str, Any]]:
+def _serve_program(options: dict[str, Any]) -> tuple[list[types.CodeType], dict[str, Any]]:
+    kind, limits, received = _receive()
+    while kind != b"P":  # a frame left over from a program whose compiler died
+        kind, limits, received = _receive()
+    source = bytes(received)
+    del received
     failure, codes = _compile(limits, source)
     _send(b"C", {"failure": failure, "of_the_suite": limits["wrong_suite"]}, b"")
     if limits["imports"]:
