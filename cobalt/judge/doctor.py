@@ -6,7 +6,6 @@ one fails.
 """
 
 import contextlib
-import os
 import resource
 import socket
 import tempfile
@@ -192,13 +191,3 @@ async def _run(judge: LocalJudge, claim: str, code: str, stdin: str, expected: l
         if verdict.kind is not kind:
             return Finding(claim, False, f"{verdict.kind}: {text}"[:1000])
     return Finding(claim, True)
-
-
-def summary(findings: list[Finding]) -> str:
-    """One sentence on all findings together."""
-    failed = sum(not finding.holds for finding in findings)
-    if failed:
-        return (
-            f"Isolation does NOT hold here: {failed} of {len(findings)} checks failed. Do not judge untrusted programs."
-        )
-    return f"Isolation holds here: all {len(findings)} checks passed (user {os.geteuid()})."
