@@ -142,7 +142,7 @@ class Sandbox:
         except UserError:
             raise
         except BaseException:
-            self.healthy = False  # its compiler still holds the program, or a frame is cut off
+            self.healthy = False  # its compiler still holds the program
             raise
 
     async def _open_program(self, source: bytes, facts: dict[str, Any]) -> str:
@@ -299,14 +299,17 @@ class Sandbox:
         head = marshal.dumps(facts, _MARSHAL_VERSION) if facts is not None else b""
         # One write: two would wake the sandbox twice.
         self._writer.write(_HEADER.pack(kind, len(head), len(data)) + head + data)
+        healthy, self.healthy = self.healthy, False  # unhealthy until the whole frame is sent
         try:
             await self._writer.drain()
         except OSError as error:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
+        self.healthy = healthy
 
     async def _reply(self) -> tuple[bytes, dict[str, Any], bytes]:
         if self._reader is None:
             raise InfrastructureError("the sandbox is closed")
+        healthy, self.healthy = self.healthy, False  # unhealthy until the whole reply has arrived
         try:
             async with asyncio.timeout(SILENT_LIMITS * self._limits.wall_limit + 60.0):
                 kind, head, data = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
@@ -316,6 +319,7 @@ class Sandbox:
             raise InfrastructureError("a sandbox does not answer") from None
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             raise InfrastructureError(f"a sandbox broke: {error}") from error
+        self.healthy = healthy
         return kind, facts, contents
 
 
