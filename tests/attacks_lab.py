@@ -1,13 +1,11 @@
 """The place of the attack tests: a judge run by a chosen user, and a host with files and secrets to steal."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -18,9 +16,9 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from support import descendants
+from support import ROOT, descendants
 
-from cobalt.judge import VerdictKind
+from cobalt.judge import ExecResult, VerdictKind
 
 MIB = 1 << 20
 SETTINGS = {
@@ -42,9 +40,6 @@ MEMORY_SETTINGS = SETTINGS | {
 }
 PAIR_SETTINGS = SETTINGS | {"concurrency": 2, "processes": 32, "cpu_seconds": 3.0, "wall_seconds": 3.0}
 PAIR_SETTINGS |= {"memory_bytes": 1024 * MIB}
-DEFAULT_SETTINGS = {"concurrency": 1}
-REPOSITORY = Path(__file__).parent.parent
-RUNNER = Path(__file__).parent / "attacks_runner.py"
 SECONDS = 20.0  # after which a program that has no verdict never gets one
 
 # A user without an entry in the password file: what a judge run by anyone but root is.
@@ -52,27 +47,9 @@ STRANGER = 54321
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("own",)
 
 
-def memory_settings(accounting: str) -> dict[str, object]:
-    """The settings of attacks on the memory limit, its enforcement chosen where that can be."""
-    return MEMORY_SETTINGS | {"memory_accounting": accounting}
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The judge's result for one program.
-
-    Attributes:
-        kinds, wall, feedback: One for each test; the second in seconds.
-        error: What kept the judge from a verdict, if something did.
-    """
-
-    kinds: tuple[VerdictKind, ...]
-    wall: list[float]
-    feedback: list[str]
-    error: str | None
-
-    def __str__(self) -> str:
-        return self.error or "\n".join(f"{kind}: {text}" for kind, text in zip(self.kinds, self.feedback, strict=True))
+def kinds(result: ExecResult) -> tuple[VerdictKind, ...]:
+    """The kinds of a result's verdicts."""
+    return tuple(verdict.kind for verdict in result.verdicts)
 
 
 class Lab:
@@ -93,11 +70,11 @@ class Lab:
             self.abstract = opened.enter_context(socket.socket(socket.AF_UNIX))
             self.abstract.bind(f"\0attacked-{os.getpid()}")
             self.abstract.listen()
-            self._process = self._start()
+            self._process = opened.enter_context(self._started())
             self.pid = self._process.pid  # the judging process
-            opened.callback(self._stop)
             if self.user == "ordinary":
                 opened.enter_context(own_cgroups(self.pid))
+            opened.callback(self._process.communicate)  # which lets it end
             self._opened = opened.pop_all()
         return self
 
@@ -107,7 +84,7 @@ class Lab:
     def filled(self, code: str) -> str:
         """A program with the paths and secrets of this host filled in."""
         names = {
-            "repository": str(REPOSITORY),
+            "repository": str(ROOT),
             "secret": str(self.secret),
             "home": str(Path.home()),
             "port": self.server.getsockname()[1],
@@ -119,40 +96,31 @@ class Lab:
         return code
 
     def run(
-        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings: dict[str, object] = SETTINGS
-    ) -> Outcome:
-        """Judge a program on tests that all expect the same."""
-        [outcome] = self.run_together([code], given, expected, settings)
-        return outcome
-
-    def run_asserted(self, code: str, script: str, check: str) -> Outcome:
-        """Judge a program that defines `f` on one assertion test, twice: the second time after the check has run."""
-        tests = {"inputs": [script] * 2, "outputs": [check] * 2, "fn_name": "f", "asserts": True}
-        self._write({"settings": SETTINGS, "programs": [{"code": self.filled(code)} | tests], "seconds": SECONDS})
-        [outcome] = self.receive()
-        return outcome
-
-    def run_together(self, codes: list[str], *tests: object, **options: object) -> list[Outcome]:
-        """Judge programs at the same time; one after the other where there is one sandbox."""
-        self.send(codes, *tests, **options)
-        return self.receive()
+        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings=SETTINGS, **fields: object
+    ) -> ExecResult:
+        """Judge a program on tests that all expect the same; `fields` are further ones of its suite."""
+        self.send([code], given, expected, settings, **fields)
+        [result] = self.receive()
+        return result
 
     def send(
         self,
         codes: list[str],
         given: tuple[str, ...] = ("",),
         expected: str = "held",
-        settings: dict[str, object] = PAIR_SETTINGS,
+        settings=PAIR_SETTINGS,
+        **fields: object,
     ) -> None:
-        """Have programs judged, to be followed by one call of `receive`."""
+        """Have programs judged at the same time, to be followed by one call of `receive`."""
         if self.user == "ordinary":  # it may make cgroups, and is tried without them where a test does not ask for them
             settings = {"memory_accounting": "sum"} | settings
-        programs = [{"code": self.filled(code), "inputs": given, "outputs": [expected] * len(given)} for code in codes]
+        tests = {"inputs": given, "outputs": [expected] * len(given)} | fields
         self._may_lack_cgroups = settings.get("memory_accounting") == "cgroup"
+        programs = [{"code": self.filled(code)} | tests for code in codes]
         self._write({"settings": settings, "programs": programs, "seconds": SECONDS})
 
-    def receive(self) -> list[Outcome]:
-        """The outcomes of the programs that were sent; skips the test where the machine lacks what it needs."""
+    def receive(self) -> list[ExecResult]:
+        """The results of the programs that were sent; skips the test where the machine lacks what it needs."""
         line = self._process.stdout.readline()
         assert line, "the judging process has ended"
         answer = json.loads(line)
@@ -160,12 +128,17 @@ class Lab:
             # Not every machine lets this user make cgroups; whatever else a judge needs, the tests need too.
             (pytest.skip if self._may_lack_cgroups else pytest.fail)(answer["unsupported"])
         self.restarts = answer["restarts"]
-        return [Outcome(**result | {"kinds": tuple(map(VerdictKind, result["kinds"]))}) for result in answer["results"]]
+        assert "error" not in answer, answer["error"]
+        return [ExecResult.from_record(result) for result in answer["results"]]
 
     def close_judges(self) -> None:
         """End all sandboxes; the process stays."""
-        self._write({})
+        self._write({"settings": None})
         self.receive()
+
+    def _write(self, request: dict[str, object]) -> None:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
 
     def processes(self) -> dict[int, dict[str, str]]:
         """The judging process's descendants, as the host sees them: fields of /proc/PID/status and stat, by PID."""
@@ -174,10 +147,12 @@ class Lab:
             with contextlib.suppress(OSError):
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
                 fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                autogroup = Path(f"/proc/{pid}/autogroup")  # not in every kernel
                 facts[pid] = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line) | {
+                    "parent": fields[1],
                     "group": fields[2],
                     "session": fields[3],
-                    "autogroup": _read(f"/proc/{pid}/autogroup"),
+                    "autogroup": autogroup.read_text(encoding="utf-8").strip() if autogroup.exists() else "",
                 }
         return facts
 
@@ -185,62 +160,38 @@ class Lab:
         """The first processes of `count` running tests, in PID namespaces of their own below a sandbox's; waits."""
         deadline, before = time.monotonic() + 5, {}
         while True:
-            processes = self.processes()
-            depth = max((len(fact["NSpid"].split()) for fact in processes.values()), default=0)
-            found = {
-                pid: fact
-                for pid, fact in processes.items()
-                if len(numbers := fact["NSpid"].split()) == depth > _depth_here() + 1 and numbers[-1] == "1"
-            }
-            if len(found) == count and found == before:  # none is still giving up its privileges
-                return found
-            assert time.monotonic() < deadline, f"{len(found)} tests run"
-            before = found
+            numbers = {pid: (fact, fact["NSpid"].split()) for pid, fact in self.processes().items()}
+            depth = max((len(own) for _, own in numbers.values()), default=0)
+            deepest = {pid: fact for pid, (fact, own) in numbers.items() if len(own) == depth and own[-1] == "1"}
+            if depth > _depth_here() + 1 and len(deepest) == count and deepest == before:
+                return deepest  # none is still giving up its privileges
+            assert time.monotonic() < deadline, f"{len(deepest)} tests run"
+            before = deepest
             time.sleep(0.02)
 
-    def _start(self) -> subprocess.Popen[str]:
-        place = self.folder / "visible"
-        place.mkdir()
-        interpreter, checkout, runner = Path(sys.executable), REPOSITORY, RUNNER
+    def _started(self) -> subprocess.Popen[str]:
+        interpreter, sources, user = Path(sys.executable), ROOT, {}
         packages = Path(pydantic.__file__).parent.parent
-        user: dict[str, object] = {}
+        runner = Path(__file__).with_name("attacks_runner.py")
         if self.user == "ordinary":
+            # Copies, because homes are closed to others; a judge may evict the pages of what its user owns.
+            sources = self.folder / "visible"
+            interpreter = copied_python(sources / "python")
+            for path in (sources / "python").rglob("*"):
+                os.chown(path, STRANGER, STRANGER)
+            shutil.copytree(ROOT / "cobalt", sources / "cobalt")
+            runner = shutil.copy(runner, sources)
             user = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
-            interpreter = interpreter.resolve()
-            if not _open_to_others(interpreter):
-                interpreter = copied_python(place / "python")
-                for path in (place / "python").rglob("*"):  # it may evict the pages of what it owns
-                    os.chown(path, STRANGER, STRANGER)
-            if not _open_to_others(checkout / "cobalt") or not _open_to_others(RUNNER):
-                checkout = place
-                shutil.copytree(REPOSITORY / "cobalt", place / "cobalt")
-                runner = Path(shutil.copy(RUNNER, place))
-            if not _open_to_others(packages):
-                pytest.fail(f"{packages} is closed to other users, so the judge cannot be attacked as one of them")
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
-            "PYTHONPATH": f"{checkout}:{packages}",
+            "PYTHONPATH": f"{sources}:{packages}",  # packages must be open to every user
             "JUDGE_TEST_SECRET": "secret",
         }
         return subprocess.Popen(
             [interpreter, "-B", runner],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", env=environment, **user,
         )  # fmt: skip
-
-    def _stop(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.stdout.close()
-        try:
-            self._process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _write(self, request: dict[str, object]) -> None:
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
 
 
 @contextlib.contextmanager
@@ -271,24 +222,10 @@ def own_cgroups(pid: int) -> Iterator[None]:
                         folder.rmdir()
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
 @functools.cache
 def _depth_here() -> int:
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return len(status.partition("NSpid:")[2].splitlines()[0].split())
-
-
-def _open_to_others(path: Path) -> bool:
-    """Whether every user may read a file or list a folder, as far as modes say."""
-    wanted = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
-    above = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents)
-    return above and path.stat().st_mode & wanted == wanted
 
 
 def copied_python(target: Path) -> Path:

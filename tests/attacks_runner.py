@@ -2,10 +2,10 @@
 
 The attack tests start one for each user they attack the judge as; that is all that runs as this user.
 
-    request   {"settings": {...}, "programs": [{"code", "inputs", "outputs"}, ...], "seconds": n}: judge these programs
-              at the same time; or {}: end the judges. A program may also have "fn_name" and "asserts", as a suite has
-    answer    {"results": [{"kinds", "wall", "feedback", "error"}, ...], "restarts": how many sandboxes this cost}, or
-              {"unsupported": why} where this machine has not what the settings ask for
+    request   {"settings": {...}, "programs": [a suite's fields and "code", ...], "seconds": n}: judge these programs
+              at the same time; or {"settings": null}: end the judges
+    answer    {"results": [...], "restarts": how many sandboxes this cost}, with an "error" if there was none for a
+              program, or {"unsupported": why} where this machine has not what the settings ask for
 """
 
 import asyncio
@@ -18,46 +18,35 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 
 
-async def judged(judge, program, seconds):
-    suite = TestSuite.parse(program)
-    try:
-        async with asyncio.timeout(seconds):
-            result = await judge.judge(program["code"], suite)
-    except Exception as error:  # noqa: BLE001 - the test that asked says what should not have been
-        return {"kinds": [], "wall": [], "feedback": [], "error": f"{type(error).__name__}: {error}"}
-    return {
-        "kinds": [verdict.kind for verdict in result.verdicts],
-        "wall": [verdict.wall_seconds for verdict in result.verdicts],
-        "feedback": result.feedback,
-        "error": None,
-    }
-
-
-async def answer(judges, opened, request):
-    try:
-        settings = JudgeSettings(**request["settings"])
-        if settings not in judges:
-            judges[settings] = await opened.enter_async_context(LocalJudge(settings))
-    except UserError as error:
-        return {"unsupported": str(error)}
-    judge = judges[settings]
-    before = judge.restarts
-    results = await asyncio.gather(*(judged(judge, program, request["seconds"]) for program in request["programs"]))
-    return {"results": results, "restarts": judge.restarts - before}
-
-
 async def main():
     judges, opened = {}, contextlib.AsyncExitStack()
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        request = json.loads(line)
-        reply = {"results": [], "restarts": 0}
-        if "programs" in request:
-            reply = await answer(judges, opened, request)
-        else:
-            judges.clear()
-            await opened.aclose()
-        print(json.dumps(reply), flush=True)  # noqa: T201
-    await opened.aclose()
+    async with opened:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            request = json.loads(line)
+            if request["settings"] is None:
+                judges.clear()
+                await opened.aclose()
+                reply = {"results": [], "restarts": 0}
+            else:
+                reply = await answer(judges, opened, **request)
+            print(json.dumps(reply), flush=True)  # noqa: T201
+
+
+async def answer(judges, opened, settings, programs, seconds):
+    wanted = JudgeSettings(**settings)
+    try:
+        if wanted not in judges:
+            judges[wanted] = await opened.enter_async_context(LocalJudge(wanted))
+    except UserError as error:
+        return {"unsupported": str(error)}
+    judge = judges[wanted]
+    before = judge.restarts
+    judging = [judge.judge(program["code"], TestSuite.parse(program)) for program in programs]
+    results = await asyncio.gather(*(asyncio.wait_for(one, seconds) for one in judging), return_exceptions=True)
+    reply = {"restarts": judge.restarts - before}
+    # The test that asked says what should not have been.
+    errors = [f"{type(error).__name__}: {error}" for error in results if isinstance(error, Exception)]
+    return reply | ({"error": errors[0]} if errors else {"results": [result.to_record() for result in results]})
 
 
 if __name__ == "__main__":

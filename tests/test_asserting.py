@@ -48,6 +48,7 @@ def test_values_keep_their_types(value):
     [read] = decode(json.loads(written(value)))
     assert read == value
     assert type(read) is type(value)
+    assert decode(json.loads(written(bytearray(b"a")))) == [b"a"]
 
 
 @given(VALUES)
@@ -57,32 +58,6 @@ def test_shown_values_are_those_that_python_shows(value):
         assert eval(shown, {"inf": math.inf}) == value
 
 
-class Number(int):
-    def __eq__(self, other):
-        return True
-
-    __hash__ = int.__hash__
-
-
-class Row(tuple):
-    def __eq__(self, other):
-        return True
-
-    __hash__ = tuple.__hash__
-
-
-@pytest.mark.parametrize(("value", "kind"), [(Number(3), int), (Row((1,)), tuple), (bytearray(b"a"), bytes)])
-def test_values_of_extended_types_become_plain(value, kind):
-    [read] = decode(json.loads(written(value)))
-    assert type(read) is kind
-
-
-@pytest.mark.parametrize("value", [object(), len, [object()]])
-def test_other_objects_have_no_text(value):
-    with pytest.raises(TypeError):
-        written(value)
-
-
 ITERATORS = [iter([0, 1]), (n for n in (0, 1)), map(int, "01")]
 COLLECTIONS = [range(2), {0: 1, 1: 2}.keys(), deque([0, 1])]
 
@@ -90,14 +65,10 @@ COLLECTIONS = [range(2), {0: 1, 1: 2}.keys(), deque([0, 1])]
 @pytest.mark.parametrize("value", ITERATORS + COLLECTIONS)
 def test_of_other_iterables_the_items_are_kept_and_they_equal_nothing(value):
     [read] = decode(json.loads(written(value)))
-    assert read != [0, 1]
-    assert read != (0, 1)
-    assert tuple(read) == (0, 1)
-    assert tuple(read) == ((0, 1) if value in COLLECTIONS else ())  # an iterator gives its items once
-    assert (hasattr(type(read), "__len__"), hasattr(type(read), "__next__")) == (
-        hasattr(type(value), "__len__"),
-        hasattr(type(value), "__next__"),
-    )
+    assert [0, 1] != read != (0, 1)
+    kept = value in COLLECTIONS  # an iterator gives its items once
+    assert (tuple(read), tuple(read)) == ((0, 1), (0, 1) if kept else ())
+    assert (hasattr(type(read), "__len__"), hasattr(type(read), "__next__")) == (kept, not kept)
 
 
 @pytest.mark.parametrize(
@@ -155,13 +126,10 @@ TEST = ("f(3)", "assert f(3) == (3, 4)")
 
 PROGRAMS = {
     "a right value": ("def f(x): return x, x + 1", PASSED),
-    "a method of Solution": ("class Solution:\n    def f(self, x): return (x, x + 1)", PASSED),
     "a class that extends the type": ("class A(tuple): pass\ndef f(x): return A((x, x + 1))", PASSED),
     "prints": ("print('top')\ndef f(x):\n    print('inside', flush=True)\n    return x, x + 1", PASSED),
-    "its own main block is for another input": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    print(f(int(input())))", PASSED),
     "its own main block ends the program": ("def f(x): return x, x + 1\nif __name__ == '__main__':\n    raise SystemExit", PASSED),
     "hides built-in names": ("list = dict = int = str = isinstance = compile = eval = exec = 0\ndef f(x): return x, x + 1", PASSED),
-    "a future import": ("from __future__ import annotations\ndef f(x: Missing): return x, x + 1", PASSED),
     "a method of Solution that calls a function of its name": ("def f(x): return x, x + 1\nclass Solution:\n    def f(self, x): return f(x)", PASSED),
     "a low limit on recursion": ("import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return x, x + 1", PASSED),
     "a generator for a tuple": ("def f(x): yield from (x, x + 1)", WRONG),
@@ -173,7 +141,6 @@ PROGRAMS = {
     "a value without a text": ("def f(x): return object()", CRASHED),
     "no such function": ("def g(x): return x", CRASHED),
     "not a program": ("def f(x: return", VerdictKind.COMPILE_ERROR),
-    "an endless loop": ("def f(x):\n    while True: pass", VerdictKind.TIME_LIMIT),
     "a decorator at the end": ("def f(x): return x\n@f", VerdictKind.COMPILE_ERROR),
 }  # fmt: skip
 

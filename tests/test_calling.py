@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_judge_programs import bench as bench
 
 from cobalt.judge import VerdictKind, feedback
-from cobalt.judge.calling import VALUE_MARK, call_input, canonical_json
+from cobalt.judge.calling import call_input, canonical_json
 from cobalt.problems.problem import TestSuite
 
 JSON = st.recursive(
@@ -82,43 +82,6 @@ PASSING = {
     "its own Any stays": ("class Any: value = 3\ndef f(x): return Any.value", [1], 3),
     "it ends in a comment or a backslash": ("def f(x): return x  # \\", [1], 1),
 }  # fmt: skip
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize("name", PASSING)
-def test_functions_that_are_right(bench, name):
-    code, arguments, value = PASSING[name]
-    result = judge_call(bench, code, arguments, value)
-    assert result.passing == [True], result.feedback
-
-
-FAILING = {
-    "a wrong value": ("def f(x): return 2", VerdictKind.WRONG_ANSWER, "Program's Output:\n2\nExpected Output:\n1"),
-    "a printed value": ("def f(x): print(x)", VerdictKind.WRONG_ANSWER, "Program's Output:\nnull"),
-    "a number as text": ("def f(x): return '1'", VerdictKind.WRONG_ANSWER, 'Program\'s Output:\n"1"'),
-    "no such function": (
-        "def g(x): return x",
-        VerdictKind.RUNTIME_ERROR,
-        "neither a function 'f' nor a class Solution",
-    ),
-    "another number of arguments": ("def f(): return 1", VerdictKind.RUNTIME_ERROR, "takes 0 positional arguments"),
-    "a set": ("def f(x): return {x}", VerdictKind.RUNTIME_ERROR, "the value that f returned cannot be compared"),
-    "it exits": ("import sys\ndef f(x): sys.exit(3)", VerdictKind.RUNTIME_ERROR, "exit status 3"),
-    "it never ends": ("def f(x):\n    while True: pass", VerdictKind.TIME_LIMIT, "CPU time"),
-    "a decorator at the end": ("def f(x): return x\n@f", VerdictKind.COMPILE_ERROR, "SyntaxError"),
-    "an open bracket": ("def f(x):\n    return (x", VerdictKind.COMPILE_ERROR, "'(' was never closed"),
-}
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize("name", FAILING)
-def test_functions_that_are_wrong(bench, name):
-    code, kind, feedback = FAILING[name]
-    result = judge_call(bench, code, [1], 1, cpu_seconds=1.0)
-    assert result.verdicts[0].kind is kind
-    assert feedback in result.feedback[0]
-
-
 # Each returns its argument, and does something else that must not become part of the answer.
 NOISY = {
     "prints before the answer": "print('top', flush=True)\ndef f(x):\n    print('inside', flush=True)\n    print('waiting')\n    return x",
@@ -163,29 +126,51 @@ def f(x):
     "a low limit on recursion": "import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return x",
     "a frozen clock of signals": "import signal\ndef f(x):\n    signal.signal(signal.SIGALRM, lambda *_: print('late'))\n    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n    return x",
 }  # fmt: skip
+ANYTHING = [1, "a", [None, 0.5]]
+PASSING |= {name: (code, [ANYTHING], ANYTHING) for name, code in NOISY.items()}
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize("name", NOISY)
-def test_only_the_returned_value_is_the_answer(bench, name):
-    argument = [1, "a", [None, 0.5]]
-    result = judge_call(bench, NOISY[name], [argument], argument, repetitions=5)
-    assert result.passing == [True] * 5, result.feedback
+@pytest.mark.parametrize("name", PASSING)
+def test_functions_that_are_right(bench, name):
+    code, arguments, value = PASSING[name]
+    result = judge_call(bench, code, arguments, value, repetitions=5 if name in NOISY else 1)
+    assert all(result.passing), result.feedback
+
+
+WRONG, CRASHED = VerdictKind.WRONG_ANSWER, VerdictKind.RUNTIME_ERROR
+NOT_RETURNED = "The program ended before f returned a value."
+FAILING = {
+    "a wrong value": ("def f(x): return 2", WRONG, "Program's Output:\n2\nExpected Output:\n1"),
+    "a printed value": ("def f(x): print(x)", WRONG, "Program's Output:\nnull"),
+    "a number as text": ("def f(x): return '1'", WRONG, 'Program\'s Output:\n"1"'),
+    "a value that is no JSON": ("import os\ndef f(x):\n    os.write(1, b'\\x1e\\xff')\n    os._exit(0)", WRONG, "Program's Output:\n"),
+    "no such function": ("def g(x): return x", CRASHED, "neither a function 'f' nor a class Solution"),
+    "another number of arguments": ("def f(): return 1", CRASHED, "takes 0 positional arguments"),
+    "a set": ("def f(x): return {x}", CRASHED, "the value that f returned cannot be compared"),
+    "it exits": ("import sys\ndef f(x): sys.exit(3)", CRASHED, "exit status 3"),
+    "it never ends": ("def f(x):\n    while True: pass", VerdictKind.TIME_LIMIT, "CPU time"),
+    "a decorator at the end": ("def f(x): return x\n@f", VerdictKind.COMPILE_ERROR, "SyntaxError"),
+    "an open bracket": ("def f(x):\n    return (x", VerdictKind.COMPILE_ERROR, "'(' was never closed"),
+    "no standard output": ("import os\ndef f(x):\n    os.close(1)\n    return x", CRASHED, ""),
+    "no standard input": ("import os\nos.close(0)\ndef f(x): return x", CRASHED, ""),
+    "no standard stream": ("import os\nfor n in range(3): os.close(n)\ndef f(x): return x", CRASHED, ""),
+    "a pipe for standard output": ("import os\ndef f(x):\n    os.dup2(os.pipe()[1], 1)\n    return x", CRASHED, ""),
+    "it prints the value and exits": ("def f(x):\n    print(x)\n    raise SystemExit", CRASHED, NOT_RETURNED),
+    "it writes the value and exits": ("import os\ndef f(x):\n    os.write(1, b'1')\n    os._exit(0)", CRASHED, NOT_RETURNED),
+    "its program prints the value and exits": ("def f(x): return x\nprint(1)\nexit()", CRASHED, NOT_RETURNED),
+    "an exit handler prints the value": ("import atexit\natexit.register(print, 1)\ndef f(x): raise SystemExit", CRASHED, NOT_RETURNED),
+    "a hook prints the value and exits": ("import os, sys\ndef hook(*error):\n    print(1)\n    raise SystemExit\nsys.excepthook = hook\ndef f(x): 1 / 0", CRASHED, NOT_RETURNED),
+}  # fmt: skip
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os\ndef f(x):\n    os.close(1)\n    return x",
-        "import os\nos.close(0)\ndef f(x): return x",
-        "import os\nfor n in range(3): os.close(n)\ndef f(x): return x",
-        "import os\ndef f(x):\n    os.dup2(os.pipe()[1], 1)\n    return x",
-    ],
-)
-def test_a_program_without_its_standard_files_is_the_programs_own_error(bench, code):
-    result = judge_call(bench, code, [1], 1)
-    assert result.verdicts[0].kind is VerdictKind.RUNTIME_ERROR
+@pytest.mark.parametrize("name", FAILING)
+def test_functions_that_are_wrong(bench, name):
+    code, kind, feedback = FAILING[name]
+    result = judge_call(bench, code, [1], 1, cpu_seconds=1.0)
+    assert result.verdicts[0].kind is kind
+    assert feedback in result.feedback[0]
     assert_no_frame_of_the_driver(result.feedback[0], code)
 
 
@@ -201,28 +186,6 @@ def test_rules_reach_numbers_within_values_and_blanks_within_texts_count(bench):
         assert judge_call(bench, "def f(): return [True, 0]", [], [1, False], comparison=mode).passing == [True]
 
 
-@pytest.mark.sandbox
-def test_output_that_is_not_json_or_is_too_deep_is_a_wrong_answer(bench):
-    deep = f"import os\ndef f():\n    os.write(1, {VALUE_MARK!r} + b'[' * 100000)\n    os._exit(0)"
-    for code in (deep, deep.replace("b'['", "b'x'"), deep.replace("b'['", "b'9'"), deep.replace("b'['", "b'\\xff'")):
-        assert judge_call(bench, code, [], [[1]]).verdicts[0].kind is VerdictKind.WRONG_ANSWER
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize(
-    "code",
-    [
-        "def f(x):\n    print(x + 1)\n    raise SystemExit",
-        "import os\ndef f(x):\n    os.write(1, b'4')\n    os._exit(0)",
-        "def f(x): return x + 1\nprint(4)\nexit()",
-        "import atexit\natexit.register(print, 4)\ndef f(x): raise SystemExit",
-        "import os, sys\ndef hook(*error):\n    print(4)\n    raise SystemExit\nsys.excepthook = hook\ndef f(x): 1 / 0",
-    ],
-)
-def test_what_a_program_prints_is_not_a_value_even_if_it_ends_well_before_its_function_returns(bench, code):
-    assert judge_call(bench, code, [3], 4).verdicts[0].kind is VerdictKind.RUNTIME_ERROR
-
-
 # Programs that fail, each with the lines of its own that the feedback names, outermost first.
 FRAMES = {
     "an error in a function": ("def g(x):\n    return x / 0\ndef f(x):\n    return g(x)", [4, 2]),
@@ -234,9 +197,6 @@ FRAMES = {
     "a frozen data class": ("from dataclasses import dataclass\n@dataclass(frozen=True)\nclass E(Exception):\n    a: int\ndef f(x):\n    raise E(1)", [6]),
     "endless recursion": ("def f(x):\n    return f(x)", [2, 2]),
     "an error beyond a low limit on recursion": ("import sys\ndef f(x):\n    sys.setrecursionlimit(30)\n    return f(x)", [4]),
-    "no such function": ("def g(x): return x", []),
-    "another number of arguments": ("def f(): return 1", []),
-    "a set": ("def f(x): return {x}", []),
     "a coroutine": ("async def f(x): return x", []),
     "a value in itself": ("def f(x):\n    a = []\n    a.append(a)\n    return a", []),
     "a value nested too deeply": ("def f(x):\n    for _ in range(60000): x = [x]\n    return x", []),

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,6 @@ def left(place, owner=None):
 # What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo, and the folders that follow.
 V2, V1, AT = "cgroup2 cgroup2", "cgroup cgroup", "/sys/fs/cgroup"
 LAYOUTS = {
-    "v2": (["0::/user"], [f"30 23 0:26 / {AT} rw,nosuid shared:9 - {V2} rw"], {None: f"{AT}/user", "memory": None}),
     "v2 in a namespace": (["0::/"], [f"30 23 0:26 / {AT} ro - cgroup2 cgroup rw"], {None: AT, "pids": None}),
     "v1, joined controllers, and v2 without any": (
         ["9:pids:/job", "4:cpu,memory:/job/deep", "0::/"],
@@ -110,50 +110,42 @@ def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(made
     assert len(left(place)) == len(folders)
 
 
-def test_limits_under_cgroup_v2_are_written_to_its_files(tmp_path, monkeypatch):
-    make = Path.mkdir
+def test_under_v2_a_process_alone_in_its_cgroup_makes_cgroups_beside_the_child_it_enters(tmp_path, monkeypatch):
+    """A folder that looks like a delegated cgroup; the kernel makes the files of a new one."""
+    own, make = tmp_path / "user", Path.mkdir
 
-    def mkdir(path, *arguments, **options):  # the kernel makes the files
-        make(path, *arguments, **options)
-        for name in ("cgroup.procs", "memory.max", "memory.swap.max", "pids.max"):
-            (path / name).touch()
-        (path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
+    def mkdir(folder, *arguments, **options):
+        make(folder, *arguments, **options)
+        for name in ("cgroup.procs", "cgroup.subtree_control", "memory.max", "memory.swap.max", "pids.max"):
+            (folder / name).touch()
+        (folder / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
+        (folder / "cgroup.controllers").write_text("cpu memory pids" if folder == own else "")
 
+    lines = {"/proc/self/cgroup": ["0::/user"], "/proc/self/mountinfo": [f"30 23 0:26 / {tmp_path} rw - {V2} rw"]}
+    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)])
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    made = SandboxCgroup(CgroupParent(2, tmp_path, tmp_path))
+    own.mkdir()
+    for others, entered in (("1\n", False), ("", True)):
+        (own / "cgroup.procs").write_text(f"{os.getpid()}\n{others}")
+        assert cgroups.enter_delegated() is entered
+    assert (own / "cobalt-supervisor" / "cgroup.procs").read_text() == str(os.getpid())
+    assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
+    (own / "cgroup.subtree_control").write_text("memory pids")  # as the kernel shows it
+    lines["/proc/self/cgroup"] = ["0::/user/cobalt-supervisor"]
+    assert not cgroups.enter_delegated()
+    monkeypatch.setattr(Path, "rmdir", shutil.rmtree)  # the kernel removes the files, too
+    parent = find_parent()
+    assert parent == CgroupParent(2, own, own)
+    made = SandboxCgroup(parent)
     made.limit(100 * MIB, 16)
     made.add(1234)
-    [folder] = tmp_path.iterdir()
-    names = ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
+    [folder] = own.glob("cobalt-judge-*")
     limits = [100 * MIB + OVERHEAD_BYTES, 0, 16 + OVERHEAD_PROCESSES, 1234]
+    names = ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
     assert [(folder / name).read_text() for name in names] == list(map(str, limits))
     assert made.kills() == 2
-
-
-def test_a_parent_with_enabled_controllers_is_a_candidate_and_is_not_changed(tmp_path, monkeypatch):
-    own = tmp_path / "own"
-    own.mkdir()
-    monkeypatch.setattr(cgroups, "_own_cgroup", lambda controller: own if controller is None else None)
-    for given, candidates in (("memory pids", [CgroupParent(2, tmp_path, tmp_path)]), ("", [])):
-        for folder, enabled in ((tmp_path, given), (own, "")):
-            (folder / "cgroup.subtree_control").write_text(enabled)
-            (folder / "cgroup.controllers").write_text("cpu" if folder == own else "cpu memory pids")
-        assert cgroups._candidates() == candidates
-        assert (tmp_path / "cgroup.subtree_control").read_text() == given
-
-
-def test_a_delegated_cgroup_of_this_process_alone_is_entered(tmp_path, monkeypatch):
-    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
-    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
-    (tmp_path / "cgroup.subtree_control").write_text("")
-    monkeypatch.setattr(cgroups, "_own_cgroup", lambda _: tmp_path)
-    (tmp_path / "cobalt-supervisor").mkdir()
-    (tmp_path / "cobalt-supervisor" / "cgroup.procs").write_text("")
-    assert cgroups.enter_delegated()
-    assert (tmp_path / "cobalt-supervisor" / "cgroup.procs").read_text() == str(os.getpid())
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
-    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n1\n")
-    assert not cgroups.enter_delegated()
+    made.remove()
+    assert not folder.exists()
 
 
 async def test_without_cgroups_the_setting_cgroup_is_refused_and_auto_falls_back_to_sum(monkeypatch):

@@ -64,18 +64,12 @@ def serving(folder, program=SERVER, **options):
         process.wait()
 
 
-@pytest.fixture
-def server(folder):
-    with serving(folder) as process:
-        yield process
-
-
 def ask(folder, script, *arguments, cwd, **variables):
-    """What the worker prints that a client asks for, and its error output."""
+    """What the worker prints that a client asks for, None for nothing, and its error output."""
     command = [sys.executable, "-I", "-S", str(CLIENT), str(folder / SOCKET), str(script), *arguments]
     environment = {"PATH": os.environ["PATH"], **variables}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    return json.loads(done.stdout), done.stderr
+    return json.loads(done.stdout or "null"), done.stderr
 
 
 @pytest.fixture
@@ -86,9 +80,12 @@ def script(tmp_path):
     return file
 
 
-def test_a_fork_is_the_process_that_its_client_would_have_been(server, folder, script, tmp_path):
-    said, errors = ask(folder, script, "a b", "", cwd=tmp_path, GIVEN="é\n")
-    assert said["imported"] and said["pid"] != server.pid
+def test_a_fork_is_the_process_that_its_client_would_have_been_with_random_numbers_of_its_own(folder, script, tmp_path):
+    with serving(folder) as server:
+        said, errors = ask(folder, script, "a b", "", cwd=tmp_path, GIVEN="é\n")
+        other, _ = ask(folder, script, cwd=tmp_path)
+    assert said["imported"] and len({said["pid"], other["pid"], server.pid}) == 3
+    assert not set(said["draws"]) & set(other["draws"])
     assert said["group"] == said["pid"], "Ray ends the group of a worker that has ended"
     assert said["name"] == "__main__"
     assert said["arguments"] == [str(script), "a b", ""]
@@ -97,12 +94,6 @@ def test_a_fork_is_the_process_that_its_client_would_have_been(server, folder, s
     assert said["folder"] == str(tmp_path)
     assert said["signals"] == [str(signal.SIG_DFL)] * 2 and said["child"] == 3
     assert errors == ""
-
-
-def test_no_two_forks_draw_the_same_random_numbers(server, folder, script, tmp_path):
-    first, second = (ask(folder, script, cwd=tmp_path)[0] for _ in range(2))
-    assert first["pid"] != second["pid"]
-    assert not set(first["draws"]) & set(second["draws"])
 
 
 def test_without_a_server_the_client_becomes_python(folder, script, tmp_path):
@@ -122,16 +113,15 @@ def test_no_two_forks_draw_the_same_id_from_ray(folder, tmp_path):
     assert ids[0] != ids[1]
 
 
-def test_a_fork_that_fails_shows_its_traceback_and_no_request_ends_the_server(server, folder, script, tmp_path):
+def test_a_fork_that_fails_shows_its_traceback_and_no_request_ends_the_server(folder, script, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError('of the fork')", encoding="utf-8")
-    command = [sys.executable, "-I", "-S", str(CLIENT), str(folder / SOCKET), str(broken)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert "ValueError: of the fork" in done.stderr
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(folder / SOCKET))
-        client.sendall(b'{"argum')  # and no more
-    assert ask(folder, script, cwd=tmp_path)[0]["imported"]
+    with serving(folder):
+        assert "ValueError: of the fork" in ask(folder, broken, cwd=tmp_path)[1]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(folder / SOCKET))
+            client.sendall(b'{"argum')  # and no more
+        assert ask(folder, script, cwd=tmp_path)[0]["imported"]
 
 
 def test_the_server_ends_with_the_process_that_started_it_and_removes_its_folder(folder):

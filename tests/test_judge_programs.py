@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import pytest
 from attacks_lab import copied_python
 from support import descendants, write_lines
 
-from cobalt.commands.judge import recheck
+from cobalt.commands.judge import CheckRecorded, recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.doctor import examine, require_isolation
 from cobalt.judge.sandbox.sandbox import Sandbox
@@ -64,16 +63,14 @@ def bench():
     made.close()
 
 
+# `test_fidelity.py` has more, with what the paper's judge says of them.
 VALID = {
     "doubles its input": ("print(int(input()) * 2)", "21", "42"),
     "reads standard input as a file": ("import sys\nprint(sum(map(int, sys.stdin)))", "1\n2\n", "3"),
     "reads descriptor 0 by its size": ("import os\nprint(os.read(0, os.fstat(0).st_size).decode()[::-1])", "abc", "cba"),
     "opens descriptor 0": ("print(open(0).read().upper())", "abc", "ABC"),
-    "uses a future import": ("from __future__ import annotations\ndef f(x: Missing): return x\nprint(f(1))", "", "1"),
-    "calls exit": ("print(1)\nexit()\nprint(2)", "", "1"),
     "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
     "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
-    "imports resource": ("import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0] < 4096)", "", "True"),
     "recurses deeply": (
         "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(100000))", "", "100000",
     ),
@@ -104,9 +101,7 @@ VALID = {
     "uses data classes and typing": (
         "from dataclasses import dataclass\nfrom typing import List\n@dataclass\nclass P:\n    x: int\nprint(P(1))", "", "P(x=1)",
     ),
-    "has a coding line": ("# -*- coding: latin-1 -*-\nprint(len('a'))", "", "1"),
     "prints other scripts": ("print('\u00fc\u4e2d\U0001f600', input())", "\u00e9", "\u00fc\u4e2d\U0001f600 \u00e9"),
-    "warns when compiled": ("print(1 is 1)", "", "True"),
     "is its own main module": ("import sys\nprint(__name__, sys.modules['__main__'].__dict__ is globals(), len(sys.argv))", "", "__main__ True 1"),
     "imports most of the library": (
         "import base64, bz2, ctypes, curses, decimal, hashlib, json, lzma, numbers, sqlite3, ssl, statistics, struct, uuid, zlib\nprint('x')", "", "x",
@@ -153,39 +148,40 @@ def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself_and_
     assert result.verdicts[0].cpu_seconds < 0.2 < result.verdicts[0].wall_seconds
 
 
-def test_traceback_has_the_program_s_own_lines_and_no_sandbox_paths(bench):
-    code = "import heapq\n\ndef f():\n    heapq.merge.no\n\nf()\n"
-    text = bench.judge(code, {"": ""}).feedback[0]
-    assert text == (
-        "Input:\n\nProgram's Output:\n\nStderr:\nTraceback (most recent call last):\n"
-        '  File "main.py", line 6, in <module>\n    f()\n'
-        '  File "main.py", line 4, in f\n    heapq.merge.no\n'
-        "AttributeError: 'function' object has no attribute 'no'"
-    )
-    library = bench.judge("import json\njson.loads('{')", {"": ""}).feedback[0]
-    assert 'File "json/__init__.py"' in library
-    assert "/python" not in library
-    assert "inside" not in library
-
-
-def test_failing_hook_is_reported_as_python_does_it(bench):
-    text = bench.judge(
-        "import sys\ndef hook(*_): raise KeyError('mine')\nsys.excepthook = hook\n1/0", {"": ""}
-    ).feedback[0]
-    lines = [line for line in text.partition("Stderr:\n")[2].splitlines() if line.strip(" ~^") or not line]
-    assert "\n".join(lines) == (
-        "Error in sys.excepthook:\nTraceback (most recent call last):\n"
+# Programs on an empty input, with what their feedback shows below the input. Lines of carets differ between versions.
+FEEDBACK = {
+    "the program's own lines": (
+        "import heapq\n\ndef f():\n    heapq.merge.no\n\nf()\n",
+        "Program's Output:\n\nStderr:\nTraceback (most recent call last):\n"
+        '  File "main.py", line 6, in <module>\n    f()\n  File "main.py", line 4, in f\n    heapq.merge.no\n'
+        "AttributeError: 'function' object has no attribute 'no'",
+    ),
+    "a hook that fails as Python reports it": (
+        "import sys\ndef hook(*_): raise KeyError('mine')\nsys.excepthook = hook\n1/0",
+        "Program's Output:\n\nStderr:\nError in sys.excepthook:\nTraceback (most recent call last):\n"
         "  File \"main.py\", line 2, in hook\n    def hook(*_): raise KeyError('mine')\nKeyError: 'mine'\n"
         "\nOriginal exception was:\nTraceback (most recent call last):\n"
-        '  File "main.py", line 4, in <module>\n    1/0\nZeroDivisionError: division by zero'
-    )
+        '  File "main.py", line 4, in <module>\n    1/0\nZeroDivisionError: division by zero',
+    ),
+    "bytes that are not UTF-8 as replacements": (
+        "import sys\nsys.stdout.buffer.write(b'\\xff\\xfe')",
+        "Program's Output:\n\ufffd\ufffd\nExpected Output:\n\ufffd\ufffd",  # and compares the bytes
+    ),
+}
 
 
-def test_output_that_is_not_utf8_is_compared_as_bytes_and_shown_with_replacements(bench):
-    code = "import sys\nsys.stdout.buffer.write(b'\\xff\\xfe')"
-    result = bench.judge(code, {"": "\ufffd\ufffd"})
-    assert result.verdicts[0].kind is VerdictKind.WRONG_ANSWER
-    assert "Program's Output:\n\ufffd\ufffd\n" in result.feedback[0]
+@pytest.mark.parametrize("name", FEEDBACK)
+def test_feedback_shows(bench, name):
+    code, shown = FEEDBACK[name]
+    _, _, text = bench.judge(code, {"": "\ufffd\ufffd"}).feedback[0].partition("Input:\n\n")
+    assert "\n".join(line for line in text.split("\n") if line.strip(" ~^") or not line) == shown
+
+
+def test_feedback_has_no_paths_of_the_sandbox(bench):
+    text = bench.judge("import json\njson.loads('{')", {"": ""}).feedback[0]
+    assert 'File "json/__init__.py"' in text
+    assert "/python" not in text
+    assert "inside" not in text
 
 
 def test_top_level_return_is_a_setting(bench):
@@ -366,18 +362,13 @@ def test_a_sandbox_ended_at_any_moment_of_its_start_leaves_no_process():
         prctl(become_reaper, 0, 0, 0, 0)
 
 
-def home_with_python(home: Path) -> Path:
-    """Make a home that is the prefix of a Python installation, with a secret and a package; returns the interpreter."""
+async def test_an_interpreter_in_the_home_opens_neither_the_home_nor_its_packages(tmp_path, monkeypatch):
+    home = tmp_path / "home"
     python = copied_python(home)
     for name in (f"lib/{python.name}/site-packages/of_the_host.py", ".ssh/id_rsa"):
         (home / name).parent.mkdir()
         (home / name).write_text("PRIVATE = 1", encoding="utf-8")
-    return python
-
-
-async def test_an_interpreter_in_the_home_opens_neither_the_home_nor_its_packages(tmp_path, monkeypatch):
-    python = await asyncio.to_thread(home_with_python, tmp_path / "home")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(home))
     code = """
 import glob, os, sys
 seen = [os.path.join(at, name) for at, _, names in os.walk("/python") for name in names if "id_rsa" in name or "of_the_host" in name]
@@ -459,16 +450,14 @@ async def test_recorded_programs_get_their_recorded_verdicts_all_with_top_level_
     assert (sum(item.agrees for item in comparisons), len(comparisons)) == expected
 
 
-def test_check_recorded_command_names_differences_and_bad_files(tmp_path):
+def test_check_recorded_command_names_differences_and_bad_files(tmp_path, capsys):
     record = {"test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\nprint(1)\n```"}
     file = write_lines(tmp_path / "recorded.jsonl", [{"id": 1} | record | {"recorded_all_tests_pass": False}])
-    command = [sys.executable, "-m", "cobalt.judge", "check-recorded"]
-    done = subprocess.run([*command, str(file)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "differs: 1:" in done.stdout and "0 of 1" in done.stdout
-    missing = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
-    assert missing.returncode == 2
-    assert "cannot read" in missing.stderr and "Traceback" not in missing.stderr
+    assert asyncio.run(CheckRecorded(file).run()) == 1
+    said = capsys.readouterr().out
+    assert "differs: 1:" in said and "0 of 1" in said
+    with pytest.raises(UserError, match="none"):
+        asyncio.run(CheckRecorded(tmp_path / "none").run())
 
 
 async def test_a_large_input_leaves_the_next_test_and_program_their_limits():

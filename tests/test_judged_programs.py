@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from support import ROOT, square_problem, trajectory_record, write_lines
@@ -47,6 +48,43 @@ def apps(generated, solutions=("print(1)", "print(2)", "print(3)", "print(4)")):
     return {"id": 7, "question": "Print.", "human_solutions": list(solutions), "generated_solutions": generated}
 
 
+RIGHT, WRONG = ["passed"] * 4, ["wrong_answer"] * 4
+
+
+def single_turn(kinds, **fields):
+    """A single-turn record: one response for each list of verdicts."""
+    texts = [f"Thinking {place}.\n```python\nprint({place})\n```" for place in range(len(kinds))]
+    return square_problem(1, responses=texts, exec_results=[result(*verdicts) for verdicts in kinds], **fields)
+
+
+RECORD_NUMBERS = itertools.count()
+
+
+def attempts(identifier, *kinds, **fields):
+    """A single-turn record whose programs are its own."""
+    record = single_turn(list(kinds)) | {"id": identifier} | fields
+    own = next(RECORD_NUMBERS)
+    record["responses"] = [text.replace("print", f"print({own});print") for text in record["responses"]]
+    return record
+
+
+SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
+"""Passed public and hidden tests, of two each, by sample and turn."""
+CODE = "```python\nprint(0)\n```"
+THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
+
+
+def thought_run(samples):
+    """An evaluated record whose responses have a form without a flaw."""
+    record = trajectory_record("t", samples)
+    for turn in range(len(samples[0])):
+        public = [sample[turn][0] for sample in samples]
+        record["raw_responses"][turn] = [THOUGHT.format(place=f"{place}, {turn}") for place in range(len(samples))]
+        results = [result(*["passed"] * passed, *["wrong_answer"] * (2 - passed)) for passed in public]
+        record.setdefault("public_exec_results", []).append(results)
+    return record
+
+
 RESULTS = {
     (True, ""): Status.ACCEPTED,
     (False, ""): Status.WRONG_ANSWER,
@@ -70,22 +108,6 @@ def test_results_of_apps_become_statuses(tmp_path):
     assert all(program_of(one.text) and "\r" not in one.text for group in groups for one in group.responses)
 
 
-@pytest.mark.parametrize(
-    ("records", "names"),
-    [
-        ([apps([]) | {"human_solutions": "print(1)"}], "human_solutions"),
-        ([apps([{"result": True}])], "generated_solutions"),
-        ([apps([]) | {"question": None}], "question"),
-        ([apps([]) | {"test_cases": "{"}], "test_cases"),
-        ([{"id": 1, "question": "Print."}], "judged responses"),
-        ([], "no record"),
-    ],
-)
-def test_records_that_are_malformed_or_without_judged_programs_are_refused(tmp_path, records, names):
-    with pytest.raises(UserError, match=rf"a\.jsonl.*{names}"):
-        convert(write_lines(tmp_path / "a.jsonl", records), tmp_path)
-
-
 KINDS = {
     "wrong_answer": Status.WRONG_ANSWER,
     "runtime_error": Status.RUNTIME_ERROR,
@@ -97,14 +119,8 @@ KINDS = {
 }
 
 
-def single_turn(kinds, **fields):
-    """A single-turn record: one response for each list of verdicts."""
-    texts = [f"Thinking {place}.\n```python\nprint({place})\n```" for place in range(len(kinds))]
-    return square_problem(1, responses=texts, exec_results=[result(*verdicts) for verdicts in kinds], **fields)
-
-
 def test_a_single_turn_result_gives_the_responses_with_the_first_failure_as_status(tmp_path):
-    kinds = [["passed"] * 4] * 8 + [["passed", kind, "runtime_error", "passed"] for kind in KINDS]
+    kinds = [RIGHT] * 8 + [["passed", kind, "runtime_error", "passed"] for kind in KINDS]
     _, groups = convert(write_lines(tmp_path / "s.jsonl", [single_turn(kinds)]), tmp_path, prompts="pocket")
     found = statuses(groups)
     for place, status in enumerate(KINDS.values(), 8):
@@ -118,7 +134,7 @@ def test_a_single_turn_result_gives_the_responses_with_the_first_failure_as_stat
 
 
 def test_responses_that_teach_nothing_are_left_out(tmp_path):
-    kinds = [["passed"] * 4, ["wrong_answer"] * 4, ["passed"] * 4, ["passed"] * 4, ["not_run"] * 4, ["no_code"] * 4]
+    kinds = [RIGHT, WRONG, RIGHT, RIGHT, ["not_run"] * 4, ["no_code"] * 4]
     record = single_turn(
         kinds, finish_reasons=["stop", "stop", "length", "stop", "stop", "stop"], errors=["", "", "", "broken", "", ""]
     )
@@ -138,7 +154,7 @@ def pocket_run(tmp_path, **fields):
     """A single-turn result with its manifest, made with the prompt set "pocket"."""
     file = tmp_path / "s.jsonl"
     open_manifest(file, {"stage": "single_turn", "prompts": dict(load_prompts("pocket").digests)})
-    return write_lines(file, [single_turn([["passed"] * 4, ["wrong_answer"] * 4], **fields)])
+    return write_lines(file, [single_turn([RIGHT, WRONG], **fields)])
 
 
 def test_a_single_turn_result_that_does_not_say_its_prompts_is_taken_with_a_warning(tmp_path, caplog):
@@ -152,30 +168,19 @@ def test_a_single_turn_result_that_does_not_say_its_prompts_is_taken_with_a_warn
     assert [record.levelname for record in caplog.records if str(file) in record.getMessage()] == ["WARNING"]
 
 
-@pytest.mark.parametrize("fields", [{}, {"instruction": "Square it."}])
-def test_a_prompt_set_other_than_that_of_the_responses_is_refused(tmp_path, fields):
-    file = pocket_run(tmp_path, **fields)
+@pytest.mark.parametrize("instruction", [None, "Square it."])
+def test_a_prompt_set_that_would_change_the_prompt_of_the_responses_is_refused(tmp_path, instruction):
+    """Of a set only the system message counts where the instruction is recorded."""
+    file = pocket_run(tmp_path, instruction=instruction)
     with pytest.raises(UserError, match="--prompts"):
         convert(file, tmp_path)
     convert(file, tmp_path, "programs", responses="programs")
     convert(file, tmp_path, "pocket", prompts="pocket")
-
-
-def test_of_a_prompt_set_only_the_system_message_counts_where_the_instruction_is_recorded(tmp_path):
     folder = shutil.copytree(ROOT / "cobalt" / "episode" / "prompts" / "pocket", tmp_path / "reworded")
     (folder / "first_turn.jinja").write_text("Solve: {{ question }}")
-    with pytest.raises(UserError, match="--prompts"):
-        convert(pocket_run(tmp_path), tmp_path, prompts=str(folder))
-    (tmp_path / "s.jsonl").unlink()
-    _, groups = convert(pocket_run(tmp_path, instruction="Square it."), tmp_path, prompts=str(folder))
-    assert groups[0].messages[-1]["content"] == "Square it."
-
-
-@pytest.mark.parametrize("results", [[result("passed")] * 2, [result(*["passed"] * 4)], [3, 4], "passed"])
-def test_results_that_are_not_about_every_response_and_test_are_refused(tmp_path, results):
-    record = single_turn([["passed"] * 4, ["wrong_answer"] * 4]) | {"exec_results": results}
-    with pytest.raises(UserError, match=r"record 1.*'exec_results(\.0)?'"):
-        convert(write_lines(tmp_path / "s.jsonl", [record]), tmp_path)
+    with nullcontext() if instruction else pytest.raises(UserError, match="--prompts"):
+        _, groups = convert(file, tmp_path, "reworded_groups", prompts=str(folder))
+        assert groups[0].messages[-1]["content"] == instruction
 
 
 def test_an_evaluated_run_gives_its_first_responses_and_the_prompt_that_the_model_saw(tmp_path):
@@ -216,10 +221,6 @@ def test_conversations_bring_their_prompts_and_no_prompt_set_is_recorded(tmp_pat
     assert convert(file, tmp_path, prompts="pocket", **chosen)[1] == groups
 
 
-SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
-"""Passed public and hidden tests, of two each, by sample and turn."""
-
-
 def test_every_turn_of_an_evaluated_run_comes_with_the_context_that_the_model_saw(tmp_path):
     record = thought_run(SAMPLES)
     _, groups = convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, responses="turns")
@@ -230,21 +231,6 @@ def test_every_turn_of_an_evaluated_run_comes_with_the_context_that_the_model_sa
             sample, turn = map(int, one.origin.split("/"))
             assert one.text == record["raw_responses"][turn][sample]
             assert group.prompt(one) == record["conversations"][sample][: 2 + 2 * turn]
-
-
-CODE = "```python\nprint(0)\n```"
-THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
-
-
-def thought_run(samples):
-    """An evaluated record whose responses have a form without a flaw."""
-    record = trajectory_record("t", samples)
-    for turn in range(len(samples[0])):
-        public = [sample[turn][0] for sample in samples]
-        record["raw_responses"][turn] = [THOUGHT.format(place=f"{place}, {turn}") for place in range(len(samples))]
-        results = [result(*["passed"] * passed, *["wrong_answer"] * (2 - passed)) for passed in public]
-        record.setdefault("public_exec_results", []).append(results)
-    return record
 
 
 def test_recorded_rewards_are_those_of_training_on_the_partial_trajectories(tmp_path):
@@ -278,7 +264,7 @@ def test_recorded_rewards_are_those_of_training_on_the_partial_trajectories(tmp_
     ],
 )
 def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, flawed):
-    record = single_turn([["passed"] * 4, ["passed", "wrong_answer", "wrong_answer", "passed"], ["wrong_answer"] * 4])
+    record = single_turn([RIGHT, ["passed", "wrong_answer", "wrong_answer", "passed"], WRONG])
     record["responses"] = [CODE, CODE.replace("0", "1"), first.replace("0", "2")]
     file = write_lines(tmp_path / "s.jsonl", [record])
     _, groups = convert(file, tmp_path, rewards_from="recorded", require_thinking=flag)
@@ -286,26 +272,6 @@ def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, 
     assert rewards["0/0"] == pytest.approx(0.1 if flawed else 1.0)
     made = json.loads((tmp_path / "out" / "train.run.json").read_text())["arguments"]
     assert made["require_thinking"] == str(flawed).lower()
-
-
-@pytest.mark.parametrize("missing", ["conversations", "all_pass_rates", "public_pass_rates", "finish_reasons"])
-def test_a_run_without_what_later_turns_need_is_refused(tmp_path, missing):
-    record = thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
-    del record[missing]
-    with pytest.raises(UserError, match="axes" if missing == "finish_reasons" else missing):
-        convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path, responses="turns", rewards_from="recorded")
-
-
-@pytest.mark.parametrize(
-    ("fields", "names"),
-    [({"responses": "programs"}, "programs"), ({"rewards": RewardLevels(wrong_answer=0.0)}, "rewards")],
-)
-def test_settings_that_do_not_go_with_recorded_rewards_are_refused(tmp_path, fields, names):
-    file = write_lines(tmp_path / "e.jsonl", [thought_run([[(2, 2)], [(1, 1)]])])
-    with pytest.raises(UserError, match=names):
-        convert(file, tmp_path, rewards_from="recorded", **fields)
-    with pytest.raises(UserError, match="rewards_from"):
-        convert(write_lines(tmp_path / "a.jsonl", [apps([])]), tmp_path, rewards_from="recorded")
 
 
 def test_recorded_programs_and_those_of_a_model_are_one_pool(tmp_path):
@@ -333,12 +299,6 @@ def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
         assert {len(group.responses[0].context) for group in groups} == turns
 
 
-@pytest.mark.parametrize("name", ["evaluation_perturbed.jsonl", "multi_turn.jsonl"])
-def test_a_run_that_does_not_say_which_programs_are_right_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match="p0"):
-        convert(RECORDED / name, tmp_path)
-
-
 def test_groups_without_contrast_are_kept_and_counted(tmp_path):
     records = [attempts(1, RIGHT, RIGHT), attempts(2, WRONG, WRONG), attempts(3, RIGHT, WRONG), attempts(4, WRONG)]
     records[1]["responses"][1] = "I do not know."
@@ -353,17 +313,12 @@ def test_groups_without_contrast_are_kept_and_counted(tmp_path):
     assert summary["groups"] == {"in train.jsonl": 1}
 
 
-def test_ids_are_strings_in_groups_and_unique_and_an_instruction_stands_for_a_question(tmp_path):
+def test_ids_are_strings_in_groups_and_an_instruction_stands_for_a_question(tmp_path):
     record = apps([{"code": "x", "result": False}])
-    with pytest.raises(UserError, match="id 7"):
-        convert(write_lines(tmp_path / "b.jsonl", [record, record | {"id": "7"}]), tmp_path, "two")
     record["instruction"] = record.pop("question")
     _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
     assert groups[0].id == "7/0"
     assert "Print." in groups[0].messages[-1]["content"]
-
-
-RIGHT, WRONG = ["passed"] * 4, ["wrong_answer"] * 4
 
 
 def writers(tmp_path, *runs):
@@ -373,17 +328,6 @@ def writers(tmp_path, *runs):
         (tmp_path / f"model{place}").mkdir()
         paths.append(write_lines(tmp_path / f"model{place}" / "result.jsonl", records))
     return paths
-
-
-RECORD_NUMBERS = itertools.count()
-
-
-def attempts(identifier, *kinds, **fields):
-    """A single-turn record whose programs are its own."""
-    record = single_turn(list(kinds)) | {"id": identifier} | fields
-    own = next(RECORD_NUMBERS)
-    record["responses"] = [text.replace("print", f"print({own});print") for text in record["responses"]]
-    return record
 
 
 def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(tmp_path):
@@ -416,7 +360,43 @@ def test_files_that_disagree_about_a_problem_are_refused_by_file_and_id(tmp_path
     assert not (tmp_path / "out" / "train.jsonl").exists()
 
 
-def test_a_file_that_is_given_twice_is_refused(tmp_path):
+TURNS, LEARNED = {"responses": "turns", "rewards_from": "recorded"}, {"rewards_from": "recorded"}
+RUN = thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])
+
+
+def without(name):
+    return {field: value for field, value in RUN.items() if field != name}
+
+
+REFUSED = [
+    ([apps([]) | {"human_solutions": "print(1)"}], {}, r"a\.jsonl.*human_solutions"),
+    ([apps([{"result": True}])], {}, r"a\.jsonl.*generated_solutions"),
+    ([apps([]) | {"question": None}], {}, r"a\.jsonl.*question"),
+    ([apps([]) | {"test_cases": "{"}], {}, r"a\.jsonl.*test_cases"),
+    ([{"id": 1, "question": "Print."}], {}, r"a\.jsonl.*judged responses"),
+    ([], {}, r"a\.jsonl.*no record"),
+    *(
+        ([single_turn([RIGHT, WRONG]) | {"exec_results": results}], {}, r"record 1.*'exec_results(\.0)?'")
+        for results in ([result("passed")] * 2, [result(*RIGHT)], [3, 4], "passed")
+    ),
+    *(([without(name)], TURNS, name) for name in ("conversations", "all_pass_rates", "public_pass_rates")),
+    ([without("finish_reasons")], TURNS, "axes"),
+    ([RUN], LEARNED | {"responses": "programs"}, "programs"),
+    ([RUN], LEARNED | {"rewards": RewardLevels(wrong_answer=0.0)}, "rewards"),
+    ([apps([])], LEARNED, "rewards_from"),
+    ([apps([{"code": "x", "result": False}]) | {"id": identifier} for identifier in (7, "7")], {}, "id 7"),
+    # These do not say which of their programs are right.
+    *((read_records(RECORDED / f"{name}.jsonl"), {}, "p0") for name in ("evaluation_perturbed", "multi_turn")),
+]
+
+
+@pytest.mark.parametrize(("records", "fields", "names"), REFUSED, ids=range(len(REFUSED)))
+def test_what_gives_no_group_that_is_known_to_be_right_is_refused(tmp_path, records, fields, names):
+    with pytest.raises(UserError, match=names):
+        convert(write_lines(tmp_path / "a.jsonl", records), tmp_path, **fields)
+
+
+def test_no_file_and_a_file_that_is_given_twice_are_refused(tmp_path):
     (file,) = writers(tmp_path, [attempts(1, RIGHT, WRONG)])
     with pytest.raises(UserError, match="twice"):
         convert([file, file.parent / ".." / "model0" / "result.jsonl"], tmp_path)

@@ -1,12 +1,10 @@
 """The setting `paper_guard`: the verdicts of the authors' judge on programs that its guard refuses, and on others."""
 
-import asyncio
-
 import pytest
+from test_judge_programs import bench as bench
 
-from cobalt.judge import JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge import JudgeSettings, VerdictKind
 from cobalt.judge.doctor import examine
-from cobalt.problems.problem import TestSuite
 
 pytestmark = pytest.mark.sandbox
 
@@ -54,44 +52,34 @@ ALLOWED = {
 }
 
 
-def judged(programs, **settings):
-    """The verdicts of some programs, each on one empty input for which 7 is expected, and their feedback."""
-
-    async def run():
-        async with LocalJudge(JudgeSettings(concurrency=1, **settings)) as judge:
-            suite = TestSuite(("",), ("7",))
-            return [await judge.judge(code + "\n", suite) for code in programs]
-
-    results = asyncio.run(run())
-    return [result.verdicts[0].kind for result in results], [result.feedback[0] for result in results]
+def judged(bench, code, **settings):
+    """The verdict of a program on an empty input for which 7 is expected, and its feedback."""
+    result = bench.judge(code + "\n", {"": "7"}, **settings)
+    return result.verdicts[0].kind, result.feedback[0]
 
 
-def test_what_the_guard_refuses_fails_with_it_and_passes_without():
-    with_guard, feedback = judged(REFUSED.values(), paper_guard=True)
-    failed = {VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR}
-    assert [name for name, kind in zip(REFUSED, with_guard, strict=True) if kind not in failed] == []
-    assert all("Stderr:" in text and "inside" not in text and "paper_guard" not in text for text in feedback)
-    without, feedback = judged(REFUSED.values())
-    assert dict(zip(REFUSED, without, strict=True)) == dict.fromkeys(REFUSED, VerdictKind.PASSED), feedback
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_guard_refuses_fails_with_it_and_passes_without(bench, name):
+    kind, feedback = judged(bench, REFUSED[name], paper_guard=True)
+    assert kind in (VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR)
+    assert "Stderr:" in feedback and "inside" not in feedback and "paper_guard" not in feedback
+    assert judged(bench, REFUSED[name]) == (VerdictKind.PASSED, "")
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_what_the_guard_leaves_alone_passes(guard):
-    kinds, feedback = judged(ALLOWED.values(), paper_guard=guard)
-    assert dict(zip(ALLOWED, kinds, strict=True)) == dict.fromkeys(ALLOWED, VerdictKind.PASSED), feedback
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_the_guard_leaves_alone_passes(bench, name, guard):
+    assert judged(bench, ALLOWED[name], paper_guard=guard) == (VerdictKind.PASSED, "")
 
 
-def test_lines_keep_their_numbers_and_a_future_import_its_place():
-    _, [exits, future] = judged(["\n\nexit()", "# one\nfrom __future__ import annotations"], paper_guard=True)
-    assert 'File "main.py", line 3, in <module>' in exits
-    assert 'File "main.py", line 2\n' in future
+def test_lines_keep_their_numbers_and_a_future_import_its_place(bench):
+    assert 'File "main.py", line 3, in <module>' in judged(bench, "\n\nexit()", paper_guard=True)[1]
+    future = "# one\nfrom __future__ import annotations"
+    assert 'File "main.py", line 2\n' in judged(bench, future, paper_guard=True)[1]
 
 
-def test_isolation_is_examined_without_the_guard():
-    async def failed():
-        return [finding async for finding in examine(JudgeSettings(paper_guard=True)) if not finding.holds]
-
-    assert asyncio.run(failed()) == []
+async def test_isolation_is_examined_without_the_guard():
+    assert [finding async for finding in examine(JudgeSettings(paper_guard=True)) if not finding.holds] == []
 
 
 def test_the_guard_is_off_by_default_and_part_of_what_decides_a_verdict():

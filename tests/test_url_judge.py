@@ -26,7 +26,7 @@ from cobalt.serving import judge_app
 from cobalt.serving.children import started_servers, variables
 from cobalt.serving.judge_app import JudgeService, judge_api
 from cobalt.serving.settings import ServiceSettings
-from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 
 TOKEN = "a-token-of-decent-length"
 SQUARES = TestSuite(tuple(f"{n}\n" for n in range(6)), tuple(str(n * n) for n in range(6)))
@@ -187,12 +187,6 @@ def test_all_that_decides_a_verdict_decides_the_digest(change):
     assert suite_bytes(parsed) == suite_bytes(TestSuite(**plain, **change))
 
 
-def test_a_request_has_tests_or_names_a_suite():
-    for fields in ({"suite": 1}, {}, {"suite": "x", "test_cases": {"inputs": ["1"], "outputs": ["1"]}}):
-        with pytest.raises(UserError, match="suite"):
-            JudgeRequest.parse({"code": ""} | fields, suites=Suites())
-
-
 @pytest.mark.sandbox
 async def test_refusals_of_the_app_end_the_run_in_its_words(monkeypatch):
     async with app(token=TOKEN, max_request_bytes=10_000, max_tests=10) as url:
@@ -201,8 +195,6 @@ async def test_refusals_of_the_app_end_the_run_in_its_words(monkeypatch):
                 await judge.describe()
             with pytest.raises(UserError, match="token"):
                 await judge.judge("print(1)", SQUARES)
-        async with httpx.AsyncClient(headers={"Origin": "http://example.org"}) as page:
-            assert (await page.post(url, json={})).status_code == 403
         monkeypatch.setenv("COBALT_JUDGE_TOKEN", TOKEN)
         async with open_judge([url]) as judge:
             assert (await judge.judge("print(int(input()) ** 2)", SQUARES)).all_passed
@@ -215,12 +207,6 @@ async def test_refusals_of_the_app_end_the_run_in_its_words(monkeypatch):
 async def test_an_answer_that_is_no_result_is_a_failure_of_the_server():
     async with served(Scripted()) as url, UrlJudge([url]) as judge:
         with pytest.raises(InfrastructureError):
-            await judge.judge("print(1)", SQUARES)
-
-
-async def test_no_judge_at_the_url_says_how_to_start_one():
-    async with open_judge(["http://127.0.0.1:9/evaluator"]) as judge:
-        with pytest.raises(ServiceDown, match="cobalt serve"):
             await judge.judge("print(1)", SQUARES)
 
 

@@ -5,6 +5,7 @@ differs.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from cobalt.episode.program import extract_code
-from cobalt.judge.doctor import Finding, examine, summary
+from cobalt.judge.doctor import examine
 from cobalt.judge.local import Judge, LocalJudge
 from cobalt.judge.sandbox.cgroups import enter_delegated
 from cobalt.judge.settings import JudgeSettings
@@ -31,13 +32,17 @@ class Doctor:
 
     async def run(self) -> int:
         """Print each check, and return the exit code."""
-        findings: list[Finding] = []
+        checks = failed = 0
         async for finding in examine(JudgeSettings.from_environment()):
-            findings.append(finding)
+            checks, failed = checks + 1, failed + (not finding.holds)
             seen = "" if finding.holds else f"\n        {finding.seen}"
             sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
-        sys.stdout.write(summary(findings) + "\n")
-        return 0 if all(finding.holds for finding in findings) else 1
+        if failed:
+            said = f"Isolation does NOT hold here: {failed} of {checks} checks failed. Do not judge untrusted programs."
+        else:
+            said = f"Isolation holds here: all {checks} checks passed (user {os.geteuid()})."
+        sys.stdout.write(said + "\n")
+        return 1 if failed else 0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ of its own, `inside.checker` executes the check with a stand-in that returns the
 process with an assertion, and none of its methods decides whether two values are equal.
 """
 
-import functools
 import inspect
 import json
 from collections.abc import Mapping
@@ -23,10 +22,8 @@ from cobalt.problems.problem import TestSuite
 _LONGEST_SHOWN = 1 << 16
 
 
-@functools.cache
-def checker_program() -> str:
-    """The source of the program that runs checks."""
-    return inspect.getsource(checker)
+CHECKER = inspect.getsource(checker)
+"""The source of the program that runs checks."""
 
 
 def check_suite(suite: TestSuite, values: Mapping[int, str]) -> TestSuite:

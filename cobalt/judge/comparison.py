@@ -8,9 +8,7 @@ not UTF-8.
 import json
 import re
 import sys
-from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -38,8 +36,7 @@ def outputs_match(output: bytes, expected: str, settings: JudgeSettings) -> bool
     mine, theirs = _text(output.decode("utf-8", _ERRORS)), _text(expected)
     if settings.comparison == "strip" or mine == theirs:
         return mine == theirs
-    close = partial(_close_tokens, absolute=settings.float_absolute, relative=settings.float_relative)
-    return _lines_match(mine, theirs, close if settings.comparison == "float" else _equal_tokens)
+    return _lines_match(mine, theirs, settings)
 
 
 def _text(text: str) -> str:
@@ -63,15 +60,14 @@ def values_match(output: bytes, expected: str, settings: JudgeSettings) -> bool:
     escapes = theirs.count("\\u")  # each may be one of these characters
     if any(mine.count(character) > theirs.count(character) + escapes for character in "[{,:"):
         return False
-    close = partial(_close_numbers, absolute=settings.float_absolute, relative=settings.float_relative)
     try:
         left, right = _JSON.decode(mine), _JSON.decode(theirs)
     except (ValueError, RecursionError):
         return False
-    return _same_values(left, right, close if settings.comparison == "float" else _equal_numbers)
+    return _same_values(left, right, settings)
 
 
-def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], bool]) -> bool:
+def _lines_match(output: str, expected: str, settings: JudgeSettings) -> bool:
     if output.count("\n") != expected.count("\n"):
         return False
     for left, right in zip(output.split("\n"), expected.split("\n"), strict=True):
@@ -83,15 +79,27 @@ def _lines_match(output: str, expected: str, tokens_match: Callable[[str, str], 
         if len(mine) != len(theirs):
             return False
         for one, other in zip(mine, theirs, strict=True):
-            if one != other and not tokens_match(one, other):
+            if one != other and not _tokens_match(one, other, settings):
                 return False
     return True
 
 
-def _equal_tokens(mine: str, theirs: str) -> bool:
-    """Whether two different tokens are the same number, or the same word for an infinite number or NaN."""
-    if not _ascii_number(mine + theirs):
+def _tokens_match(mine: str, theirs: str, settings: JudgeSettings) -> bool:
+    """Whether two different tokens are the same number or, under "float", close numbers."""
+    # Python also reads `_` and other digits, which are no numbers in other languages.
+    if not (mine + theirs).isascii() or "_" in mine + theirs:
         return False
+    if _equal_tokens(mine, theirs):
+        return True
+    whole = _WHOLE.fullmatch(mine) and _WHOLE.fullmatch(theirs)  # a tolerance is for what was rounded
+    try:
+        return settings.comparison == "float" and not whole and _within(float(mine), float(theirs), settings)
+    except ValueError:
+        return False
+
+
+def _equal_tokens(mine: str, theirs: str) -> bool:
+    """Whether two tokens are the same number, or the same word for an infinite number or NaN."""
     try:
         left, right = Decimal(mine), Decimal(theirs)
     except InvalidOperation:  # also for exponents of 19 or more digits
@@ -101,27 +109,10 @@ def _equal_tokens(mine: str, theirs: str) -> bool:
     return _NOT_FINITE.fullmatch(theirs) is not None and mine.lower() == theirs.lower()
 
 
-def _close_tokens(mine: str, theirs: str, absolute: float, relative: float) -> bool:
-    if _equal_tokens(mine, theirs):
-        return True
-    whole = _WHOLE.fullmatch(mine) and _WHOLE.fullmatch(theirs)  # a tolerance is for what was rounded
-    if whole or not _ascii_number(mine + theirs):
-        return False
-    try:
-        return _within(float(mine), float(theirs), absolute, relative)
-    except ValueError:
-        return False
-
-
-def _ascii_number(text: str) -> bool:
-    """Whether a number as Python reads it would be one in other languages: Python also reads other digits and `_`."""
-    return text.isascii() and "_" not in text
-
-
-def _within(mine: float, theirs: float, absolute: float, relative: float) -> bool:
-    difference = abs(mine - theirs)
+def _within(mine: float, theirs: float, settings: JudgeSettings) -> bool:
     # Relative to the expected value, so that a wrong answer cannot widen its own tolerance.
-    return isfinite(mine) and isfinite(theirs) and difference <= max(absolute, relative * abs(theirs))
+    tolerance = max(settings.float_absolute, settings.float_relative * abs(theirs))
+    return isfinite(mine) and isfinite(theirs) and abs(mine - theirs) <= tolerance
 
 
 def _integer(digits: str) -> int | Decimal:
@@ -131,7 +122,7 @@ def _integer(digits: str) -> int | Decimal:
 _JSON = json.JSONDecoder(parse_int=_integer)
 
 
-def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _Number], bool]) -> bool:
+def _same_values(output: Any, expected: Any, settings: JudgeSettings) -> bool:
     """Whether two JSON values have the same shape, keys and texts, and numbers that match."""
     # A list of pairs, because values may be nested as deeply as Python's own recursion limit allows.
     pairs: list[tuple[Any, Any]] = [(output, expected)]
@@ -146,24 +137,18 @@ def _same_values(output: Any, expected: Any, numbers_match: Callable[[_Number, _
                 return False
             pairs += [(mine[key], theirs[key]) for key in theirs]
         elif isinstance(mine, _Number) and isinstance(theirs, _Number):
-            if not numbers_match(mine, theirs):
+            if not _numbers_match(mine, theirs, settings):
                 return False
         elif mine != theirs:
             return False
     return True
 
 
-def _equal_numbers(mine: _Number, theirs: _Number) -> bool:
-    return mine == theirs or (mine != mine and theirs != theirs)
-
-
-def _close_numbers(mine: _Number, theirs: _Number, absolute: float, relative: float) -> bool:
-    if _equal_numbers(mine, theirs):
+def _numbers_match(mine: _Number, theirs: _Number, settings: JudgeSettings) -> bool:
+    if mine == theirs or (mine != mine and theirs != theirs):
         return True
-    if not isinstance(mine, float) and not isinstance(theirs, float):  # whole numbers, of any size
-        return False
+    whole = not isinstance(mine, float) and not isinstance(theirs, float)  # of any size
     try:
-        left, right = float(mine), float(theirs)
+        return settings.comparison == "float" and not whole and _within(float(mine), float(theirs), settings)
     except OverflowError:  # an integer beyond a float's range, which matches only an equal one
         return False
-    return _within(left, right, absolute, relative)

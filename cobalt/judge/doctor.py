@@ -6,7 +6,6 @@ one fails.
 """
 
 import contextlib
-import os
 import resource
 import socket
 import tempfile
@@ -43,40 +42,43 @@ def works(action, *arguments):
 def hold(bad):
     print(bad or "held")
 """
-_HOST_FILE = """
+# Programs that print "held" where the claim holds.
+_HELD = {
+    "a program runs": "hold([])",
+    "the host's files and home are hidden": """
 paths = (secret, home, "/root", "/home", "/etc/passwd", "/proc/1/root" + secret)
 hold([path for path in paths if works(open, path) or works(os.listdir, path)])
-"""
-_NETWORK = """
+""",
+    "the network is out of reach": """
 import socket
 families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET, 40)
 opened = [family for family in families if works(socket.socket, family, socket.SOCK_DGRAM)]
 hold(opened + ["a server on the host"] * works(socket.create_connection, ("127.0.0.1", int(port)), 1))
-"""
-_PRIVILEGES = """
+""",
+    "a program has no privileges, and its system calls are filtered": """
 import ctypes
 libc = ctypes.CDLL(None)
 sets = ctypes.create_string_buffer(24)
 libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), sets)
 hold("has privileges" if any(sets.raw) or libc.prctl(39, 0, 0, 0, 0) != 1 or libc.prctl(21) != 2 else "")
-"""
-_PROCESSES = """
+""",
+    "other processes are hidden": """
 seen = os.listdir("/proc") + ([] if os.getpid() == 1 and os.getppid() == 0 else ["a parent"])
 hold(seen + [number for number in range(2, 5000) if works(os.kill, number, 0)])
-"""
-_READ_ONLY = """
+""",
+    "everything but a private temporary folder is read-only": """
 library = os.path.dirname(os.__file__)
 folders = ("/", "/usr", "/usr/lib", "/lib", "/etc", "/dev", "/proc", "/judge", "/judge/inside", "/python", library)
 hold([folder for folder in folders if works(open, folder + "/planted", "w")])
-"""
-_FORK_BOMB = """
+""",
+    "a fork bomb stops at the limit on processes": """
 def start():
     if os.fork() == 0:
         time.sleep(60)
         os._exit(0)
 hold(["4000 processes"] * all(works(start) for _ in range(4000)))
-"""
-_NOTHING_STAYS = """
+""",
+    "nothing that a test leaves behind reaches the next": """
 seen = [name for name in os.listdir("/tmp") + os.listdir("/dev/shm") if name != "main.py"]
 open("/tmp/left", "w").write("x")
 if os.fork() == 0:
@@ -85,8 +87,12 @@ if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
 hold(seen)
-"""
-_TOGETHER = """
+""",
+}
+# Programs that must reach the limit on memory.
+_OVER_MEMORY = {
+    "memory is limited": "x = bytearray(1 << 40)",
+    "memory of several processes together is limited": """
 for _ in range(3):
     if os.fork() == 0:
         break
@@ -94,22 +100,7 @@ x = bytearray({each})
 for start in range(0, len(x), 4096):
     x[start] = 1
 time.sleep(60)
-"""
-
-# Programs that print "held" where the claim holds, and such as must reach the limit on memory.
-_HELD = {
-    "a program runs": "hold([])",
-    "the host's files and home are hidden": _HOST_FILE,
-    "the network is out of reach": _NETWORK,
-    "a program has no privileges, and its system calls are filtered": _PRIVILEGES,
-    "other processes are hidden": _PROCESSES,
-    "everything but a private temporary folder is read-only": _READ_ONLY,
-    "a fork bomb stops at the limit on processes": _FORK_BOMB,
-    "nothing that a test leaves behind reaches the next": _NOTHING_STAYS,
-}
-_OVER_MEMORY = {
-    "memory is limited": "x = bytearray(1 << 40)",
-    "memory of several processes together is limited": _TOGETHER,
+""",
 }
 
 _COUNTED_BY = {
@@ -200,13 +191,3 @@ async def _run(judge: LocalJudge, claim: str, code: str, stdin: str, expected: l
         if verdict.kind is not kind:
             return Finding(claim, False, f"{verdict.kind}: {text}"[:1000])
     return Finding(claim, True)
-
-
-def summary(findings: list[Finding]) -> str:
-    """One sentence on all findings together."""
-    failed = sum(not finding.holds for finding in findings)
-    if failed:
-        return (
-            f"Isolation does NOT hold here: {failed} of {len(findings)} checks failed. Do not judge untrusted programs."
-        )
-    return f"Isolation holds here: all {len(findings)} checks passed (user {os.geteuid()})."

@@ -50,12 +50,6 @@ def grade(run: Execution, suite: TestSuite, index: int, settings: JudgeSettings)
     return verdict, failure_text(kind, stdin, output, expected, errors, limits.get(kind, ""))
 
 
-def compile_error(message: str, stdin: str) -> tuple[Verdict, str]:
-    """The verdict and feedback of a test whose program does not compile."""
-    verdict = Verdict(VerdictKind.COMPILE_ERROR)
-    return verdict, failure_text(verdict.kind, stdin, "", "", message, "")
-
-
 def _kind(run: Execution, errors: str, suite: TestSuite, expected: str, settings: JudgeSettings) -> VerdictKind:
     # First, so that a program that ends by itself just above its limit gets the verdict of one that was stopped there.
     if run.end == "cpu" or run.cpu_seconds > settings.cpu_seconds:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Protocol, Self
 
-from cobalt.judge.asserting import check_suite, checker_program, decided
+from cobalt.judge.asserting import CHECKER, check_suite, decided
 from cobalt.judge.grading import grade
 from cobalt.judge.prelude import around_program
 from cobalt.judge.progress import Progress
@@ -102,7 +102,7 @@ class LocalJudge:
         if not suite.asserts:
             return result
         values = {index: progress.values[index] for index, passed in enumerate(result.passing) if passed}
-        checks = Progress(checker_program(), check_suite(suite, values), self.settings, stop_at_first_failure)
+        checks = Progress(CHECKER, check_suite(suite, values), self.settings, stop_at_first_failure)
         checked = await self._run(checks) if values else ExecResult([], [], [])
         return decided(suite, result, values, checked, stop_at_first_failure=stop_at_first_failure)
 

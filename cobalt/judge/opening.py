@@ -81,9 +81,14 @@ class _JudgeInProcess:
 
     async def judge(self, code: str, suite: TestSuite, *, stop_at_first_failure: bool = False) -> ExecResult:
         """See `Judge`."""
+        from cobalt.judge.processes import SANDBOXES_OF_A_PROCESS, judging_processes
+
         async with self._starting:
             if self._judge is None:
-                self._judge = await self._start()
+                started: AbstractAsyncContextManager[Judge] = LocalJudge(self._settings)
+                if self._settings.sandboxes > SANDBOXES_OF_A_PROCESS:
+                    started = judging_processes(self._settings)
+                self._judge = await self._stack.enter_async_context(started)
         # As behind a URL and in records of results: halves of surrogate pairs have no UTF-8 form.
         code = code.encode("utf-8", "replace").decode()
         return await self._judge.judge(code, suite, stop_at_first_failure=stop_at_first_failure)
@@ -94,10 +99,3 @@ class _JudgeInProcess:
         if not self._settings.unsafe:
             find_bwrap()
         return self._settings.decisive()
-
-    async def _start(self) -> Judge:
-        from cobalt.judge.processes import SANDBOXES_OF_A_PROCESS, judging_processes
-
-        if self._settings.sandboxes > SANDBOXES_OF_A_PROCESS:
-            return await self._stack.enter_async_context(judging_processes(self._settings))
-        return await self._stack.enter_async_context(LocalJudge(self._settings))

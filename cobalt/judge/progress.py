@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from cobalt.judge.asserting import returned_values
 from cobalt.judge.feedback import EARLIER_TEST_FAILED, failure_text, not_run_text
-from cobalt.judge.grading import compile_error
 from cobalt.judge.prelude import around_program
 from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.judge.settings import JudgeSettings
@@ -45,9 +44,7 @@ class Progress:
 
     def take(self) -> int | None:
         """The index of the next test to run; None if no test is left or the rest need not run."""
-        if not self._waiting or self._cut() is not None:
-            return None
-        return self._waiting.pop()
+        return self._waiting.pop() if self.unfinished else None
 
     @property
     def unfinished(self) -> bool:
@@ -79,8 +76,9 @@ class Progress:
     def fail_all(self, message: str) -> None:
         """Record that the program does not compile."""
         self._waiting.clear()
+        verdict = Verdict(VerdictKind.COMPILE_ERROR)
         for index, stdin in enumerate(self.suite.inputs):
-            self._done[index] = compile_error(message, stdin), 0.0
+            self._done[index] = (verdict, failure_text(verdict.kind, stdin, "", "", message, "")), 0.0
 
     def _cut(self) -> tuple[int, str] | None:
         """How many of the first tests count, and the feedback of the others; None while all finished ones count."""

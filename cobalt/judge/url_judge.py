@@ -64,7 +64,10 @@ class UrlJudge:
             answer = await self._servers.post("/", body, accept=(409,))
             if answer.status_code != 409:
                 self._known[server].add(digest)
-                return _result(answer.content)
+                try:
+                    return ExecResult.from_record(json.loads(answer.content))
+                except (ValueError, AttributeError, UserError) as error:
+                    raise InfrastructureError(f"the judge's answer is not a result ({error})") from None
             self._known[server].discard(digest)
         raise InfrastructureError(f"the judge does not keep a suite: {reason_of(answer)}")
 
@@ -80,10 +83,3 @@ class UrlJudge:
 
 def _digest(suite: TestSuite) -> bytes:
     return digest_of(suite_bytes(suite)).encode()
-
-
-def _result(content: bytes) -> ExecResult:
-    try:
-        return ExecResult.from_record(json.loads(content))
-    except (ValueError, AttributeError, UserError) as error:
-        raise InfrastructureError(f"the judge's answer is not a result ({error})") from None

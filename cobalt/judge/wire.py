@@ -76,7 +76,13 @@ class JudgeRequest:
         if ("suite" in payload) == ("test_cases" in payload):
             raise UserError("field 'test_cases' is missing, or the field 'suite' is given as well")
         if "suite" in payload:
-            return cls(code, _named(payload["suite"], suites), stop)
+            digest = payload["suite"]
+            if not isinstance(digest, str):
+                raise UserError("field 'suite' must be the digest of a suite")
+            named = None if suites is None else suites.get(digest)
+            if named is None:
+                raise UnknownSuite(digest)
+            return cls(code, named, stop)
         with naming("field 'test_cases'"):
             suite = _suite(payload["test_cases"], max_tests)
         if suites is not None:
@@ -143,12 +149,3 @@ class Suites:
         self._free -= size
         while self._free < 0:
             self._free += self._suites.popitem(last=False)[1][1]
-
-
-def _named(digest: object, suites: Suites | None) -> TestSuite:
-    if not isinstance(digest, str):
-        raise UserError("field 'suite' must be the digest of a suite")
-    suite = suites.get(digest) if suites is not None else None
-    if suite is None:
-        raise UnknownSuite(digest)
-    return suite

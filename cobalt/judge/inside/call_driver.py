@@ -50,13 +50,6 @@ def _judge_input() -> "str":
         return stream.read().decode("utf-8", "surrogatepass")
 
 
-def _judge_arguments() -> "list[Any]":
-    """The arguments on standard input, one JSON value a line."""
-    import json
-
-    return [json.loads(line) for line in _judge_input().split("\n") if line.strip()]
-
-
 def _judge_function(names: "Any", name: "str") -> "Any":
     """The program's function of that name, or the method of that name of its class `Solution`."""
     import builtins
@@ -120,7 +113,7 @@ def _judge_call(name: "str") -> "None":
     sys.set_int_max_str_digits(0)
     calling = False  # whether an error's frames are those of the program
     try:
-        arguments = _judge_arguments()
+        arguments = [json.loads(line) for line in _judge_input().split("\n") if line.strip()]
         calling = True
         value = _judge_function(_judge_call.__globals__, name)(*arguments)
         calling = False

@@ -75,22 +75,9 @@ def fork(namespaces: int) -> int:
     return result
 
 
-class Mount:
-    """A file system to mount, with its arguments prepared: preparing them in each new process would be expensive."""
-
-    def __init__(self, kind: str, target: str, flags: int, data: str = "") -> None:
-        name = ctypes.c_char_p(kind.encode())
-        options = ctypes.c_char_p(data.encode())
-        self._target = target
-        self._arguments = (name, ctypes.c_char_p(target.encode()), name, ctypes.c_ulong(flags), options)
-
-    def make(self) -> None:
-        """Mount it in this process's mount namespace."""
-        _check(_libc.mount(*self._arguments))
-
-    def detach(self) -> None:
-        """Take the mount out of the namespace; it is gone when its last descriptor is closed."""
-        detach_mount(self._target)
+def mount(kind: str, target: str, flags: int, data: str) -> None:
+    """Mount a file system of its own kind in this process's mount namespace."""
+    _check(_libc.mount(kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()))
 
 
 def make_read_only(target: str) -> None:

@@ -51,7 +51,7 @@ def start_again(arguments: list[str]) -> None:
     _lock_devices()
     # One that shows processes alone. bubblewrap's has the kernel's settings, whose covers go when it is detached.
     quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    linux.Mount("proc", "/proc", quiet, "subset=pid").make()
+    linux.mount("proc", "/proc", quiet, "subset=pid")
     _keep("/proc", os.O_RDONLY | os.O_DIRECTORY, PROC)
     for _ in range(2):
         linux.detach_mount("/proc")  # `PROC` stays usable
@@ -83,7 +83,7 @@ def _lock_devices() -> None:
 
 
 def _make_fifo() -> None:
-    linux.Mount("tmpfs", FIFO_FOLDER, linux.MS_NOSUID | linux.MS_NODEV, "size=4096,nr_inodes=4,mode=755").make()
+    linux.mount("tmpfs", FIFO_FOLDER, linux.MS_NOSUID | linux.MS_NODEV, "size=4096,nr_inodes=4,mode=755")
     os.mkfifo(f"{FIFO_FOLDER}/stdin", 0o600)
     _keep(f"{FIFO_FOLDER}/stdin", os.O_PATH, FIFO)
 
@@ -100,7 +100,7 @@ def _enter() -> None:
         try:
             if os.read(read, 1):
                 for kind, lines in users.items():
-                    _write(f"{this}/{kind}_map", lines)
+                    os.write(os.open(f"{this}/{kind}_map", os.O_WRONLY, dir_fd=PROC), lines)
                 status = 0
         finally:
             os._exit(status)
@@ -119,9 +119,3 @@ def _mapping(kind: str) -> bytes:
     ranges = [line.split() for line in os.read(descriptor, 4096).splitlines()]
     os.close(descriptor)
     return b"".join(b"%b %b %b\n" % (first, first, count) for first, _, count in ranges)
-
-
-def _write(name: str, data: bytes) -> None:
-    descriptor = os.open(name, os.O_WRONLY, dir_fd=PROC)
-    os.write(descriptor, data)
-    os.close(descriptor)

@@ -41,9 +41,8 @@ def measure(proc: int, pids: list[int], memory_limit: int, *, kernel: bool) -> t
     runnable = False
     lines: dict[int, list[bytes]] = {}
     for pid in pids:
-        try:
-            fields = read(proc, f"{pid}/stat").rpartition(b")")[2].split()
-        except OSError:
+        fields = read(proc, f"{pid}/stat").rpartition(b")")[2].split()
+        if not fields:
             continue  # it has ended meanwhile
         lines[pid] = fields
         runnable = runnable or fields[_STATE] == _RUNNABLE
@@ -65,12 +64,15 @@ def stored(folder: str) -> int:
 
 
 def read(proc: int, name: str) -> bytes:
-    """A file of /proc, up to 64 KiB."""
-    descriptor = os.open(name, os.O_RDONLY, dir_fd=proc)
+    """A file of /proc, up to 64 KiB; empty if its process or thread has ended."""
     try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(name, os.O_RDONLY, dir_fd=proc)
+        try:
+            return os.read(descriptor, 1 << 16)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
 
 
 def _pages(number: bytes) -> int:
@@ -106,10 +108,8 @@ def _of_threads(proc: int, pid: int) -> int:
     """Resident bytes of a process, as its living threads report them."""
     most = 0
     for thread in _names(proc, f"{pid}/task"):
-        try:
-            most = max(most, _pages(read(proc, f"{pid}/task/{thread}/statm").split()[1]))
-        except OSError:
-            continue
+        sizes = read(proc, f"{pid}/task/{thread}/statm").split()
+        most = max(most, _pages(sizes[1]) if sizes else 0)
     return most
 
 
@@ -120,11 +120,8 @@ def _proportional(proc: int, lines: dict[int, list[bytes]]) -> int:
     for pid in lines:
         if pid in borrowers:
             continue
-        try:
-            rollup = read(proc, f"{pid}/smaps_rollup")
-        except OSError:
-            rollup = b""
-        sizes = [int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith(b"Pss:")]
+        rollup = read(proc, f"{pid}/smaps_rollup").splitlines()
+        sizes = [int(line.split()[1]) * 1024 for line in rollup if line.startswith(b"Pss:")]
         # A process whose first thread has ended reports none, nor does one that has just ended.
         total += sum(sizes) if sizes else _of_threads(proc, pid)
     return total
@@ -179,11 +176,7 @@ def _shares_zero(mapping: bytes) -> bool:
 
 def _page_tables(proc: int, pid: int) -> int:
     """Bytes of a process's page tables. Pages that are only read need them, too, and are in no resident memory."""
-    try:
-        status = read(proc, f"{pid}/status")
-    except OSError:
-        return 0  # it has ended meanwhile
-    _, mark, rest = status.partition(b"\nVmPTE:")
+    _, mark, rest = read(proc, f"{pid}/status").partition(b"\nVmPTE:")
     return int(rest.split(None, 1)[0]) * 1024 if mark else 0
 
 

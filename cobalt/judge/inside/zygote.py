@@ -119,7 +119,7 @@ def serve(arguments: list[str]) -> tuple[list[types.CodeType], dict[str, Any]]:
         readable.poll()
         compiler = os.fork()
         if compiler == 0:
-            return _serve_program(options, *_receive_program())
+            return _serve_program(options)
         _, raw = os.waitpid(compiler, 0)
         status = os.waitstatus_to_exitcode(raw)
         if status == _JUDGE_HAS_GONE:
@@ -167,17 +167,12 @@ def _provide_exits() -> None:
         setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
 
-def _receive_program() -> tuple[dict[str, Any], bytes]:
-    """The limits and source of the next program; frames left over from a program whose compiler died are skipped."""
-    while True:
-        kind, limits, source = _receive()
-        if kind == b"P":
-            return limits, bytes(source)
-
-
-def _serve_program(
-    options: dict[str, Any], limits: dict[str, Any], source: bytes
-) -> tuple[list[types.CodeType], dict[str, Any]]:
+def _serve_program(options: dict[str, Any]) -> tuple[list[types.CodeType], dict[str, Any]]:
+    kind, limits, received = _receive()
+    while kind != b"P":  # a frame left over from a program whose compiler died
+        kind, limits, received = _receive()
+    source = bytes(received)
+    del received
     failure, codes = _compile(limits, source)
     _send(b"C", {"failure": failure, "of_the_suite": limits["wrong_suite"]}, b"")
     if limits["imports"]:
@@ -237,15 +232,11 @@ def _open_streams(options: dict[str, Any], limits: dict[str, Any], stdin: bytear
         _write_all(_INPUT, stdin)
         os.lseek(_INPUT, 0, os.SEEK_SET)
         return
-    quiet = linux.MS_NOSUID | linux.MS_NODEV
+    quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     # Each file fills whole pages; the file system itself needs one page.
     size = len(stdin) + 2 * limits["file_bytes"] + 4 * resource.getpagesize()
-    options["mounts"] = [
-        linux.Mount("tmpfs", FOLDER, quiet | linux.MS_NOEXEC, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777"),
-        linux.Mount("tmpfs", STREAMS, quiet | linux.MS_NOEXEC, f"size={size},nr_inodes=8,mode=755"),
-    ]
-    for mount in options["mounts"]:
-        mount.make()
+    linux.mount("tmpfs", FOLDER, quiet, f"size={limits['file_bytes']},nr_inodes=4096,mode=1777")
+    linux.mount("tmpfs", STREAMS, quiet, f"size={size},nr_inodes=8,mode=755")
     # Each `os.open` returns the lowest free number.
     new = os.O_CREAT | os.O_EXCL | os.O_RDWR
     _write_all(os.open(f"{STREAMS}/stdin", new, 0o444), stdin)
@@ -342,8 +333,9 @@ def _run_test(options: dict[str, Any], limits: dict[str, Any], stdin: bytearray)
     }
     _report(facts, limits["output_bytes"])
     os.closerange(_INPUT, _READY + 1)
-    for mount in options.get("mounts", ()):
-        mount.detach()
+    if options["isolated"]:
+        for folder in (FOLDER, STREAMS):
+            linux.detach_mount(folder)  # it is gone when its last descriptor is closed
     return False
 
 

@@ -74,22 +74,20 @@ class SandboxCgroup:
         """
         if (memory_bytes, processes) == self._limits:
             return
+        memory = str(memory_bytes + OVERHEAD_BYTES)
         try:
-            self._write_limits(str(memory_bytes + OVERHEAD_BYTES), str(processes + OVERHEAD_PROCESSES))
+            if self._version == 2:
+                (self._memory / "memory.max").write_text(memory, encoding="ascii")
+                _write_if_present(self._memory / "memory.swap.max", "0")
+            else:
+                # The limit on memory and swap together may never be below the limit on memory.
+                _write_if_present(self._memory / "memory.memsw.limit_in_bytes", "-1")
+                (self._memory / "memory.limit_in_bytes").write_text(memory, encoding="ascii")
+                _write_if_present(self._memory / "memory.memsw.limit_in_bytes", memory)
+            (self._pids / "pids.max").write_text(str(processes + OVERHEAD_PROCESSES), encoding="ascii")
         except OSError as error:
             raise InfrastructureError(f"the limits of a sandbox's cgroup could not be set: {error}") from error
         self._limits = (memory_bytes, processes)
-
-    def _write_limits(self, memory: str, processes: str) -> None:
-        if self._version == 2:
-            (self._memory / "memory.max").write_text(memory, encoding="ascii")
-            _write_if_present(self._memory / "memory.swap.max", "0")
-        else:
-            # The limit on memory and swap together may never be below the limit on memory.
-            _write_if_present(self._memory / "memory.memsw.limit_in_bytes", "-1")
-            (self._memory / "memory.limit_in_bytes").write_text(memory, encoding="ascii")
-            _write_if_present(self._memory / "memory.memsw.limit_in_bytes", memory)
-        (self._pids / "pids.max").write_text(processes, encoding="ascii")
 
     def kills(self) -> int:
         """How many processes of this cgroup the kernel has killed because memory ran out."""

@@ -14,16 +14,11 @@ from cobalt.judge.inside.zygote import FOLDER, MODULES, STREAMS
 from cobalt.judge.settings import JudgeSettings
 from cobalt.stage.errors import UserError
 
-BWRAP = "bwrap"
 INSIDE = Path(__file__).parents[1] / "inside"
 START = f"{MODULES}/start.py"
 PYTHON_HOME = "/python"
 PACKAGES = "/packages"
 
-MISSING_BWRAP = (
-    "bubblewrap is not installed, and programs are not run without isolation: "
-    "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
-)
 NO_NAMESPACES = (
     "bubblewrap cannot create user namespaces here, and programs are not run without isolation: as root, set "
     "`sysctl -w user.max_user_namespaces=15000` and, where these exist, `kernel.unprivileged_userns_clone=1` and "
@@ -49,9 +44,12 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 def find_bwrap() -> str:
     """The path of bubblewrap; raises UserError if it is not installed."""
-    path = shutil.which(BWRAP)
+    path = shutil.which("bwrap")
     if path is None:
-        raise UserError(MISSING_BWRAP)
+        raise UserError(
+            "bubblewrap is not installed, and programs are not run without isolation: "
+            "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
+        )
     return path
 
 
