@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from support import FakeJudge, write_lines
+from support import FakeJudge
 
-from cobalt.datasets.apps import AppsSettings, apps, read_apps, read_apps_plus
+from cobalt.datasets.apps import AppsSettings, apps, read_apps_plus
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
@@ -26,55 +26,58 @@ def row(number, difficulty="introductory", tests=None, **fields):
 
 
 CALL = {"fn_name": "square", "inputs": [[2], [3]], "outputs": [[4], [9]]}
-LIST_SOLUTION = json.dumps(["def square(x):\n    return [x * x]"])
+LIST_SOLUTION = ["def square(x):\n    return [x * x]"]  # in the data set their JSON, in copies of it the list
 
 
 async def converted(tmp_path, rows, judge=None, **settings):
-    source = tmp_path / ("rows.json" if settings.get("data_set") == "apps_plus" else "rows.jsonl")
-    if source.suffix == ".json":
-        source.write_text(json.dumps(rows))
-    else:
-        write_lines(source, rows)
-    output = tmp_path / "o.jsonl"
+    source, output = tmp_path / "rows.json", tmp_path / "o.jsonl"
+    source.write_text(json.dumps(rows))
     summary = (await apps(AppsSettings(output, source, **settings), judge or FakeJudge())).summary
     return load_problems(output), summary
 
 
 async def test_programs_and_functions_become_problems_with_hidden_tests_only(tmp_path):
-    rows = [row(0), row(1, "competition", CALL, starter_code="def square(x):")]
-    [program, function], summary = await converted(tmp_path, rows)
+    lists = {"inputs": [["2", "5 6"]], "outputs": [["11"]]}  # on standard input, where they are lines
+    rows = [row(0), row(1, "competition", CALL, starter_code="def square(x):"), row(2, tests=lists, solutions="")]
+    [program, function, lines], summary = await converted(tmp_path, rows)
     assert program.tests == TestSuite(("2\n", "3\n"), ("4\n", "9\n"))
+    assert lines.tests == TestSuite(("2\n5 6",), ("11",))
     assert len(program.public_tests) == 0
     assert program.hidden_tests == program.tests
     assert (function.id, function.tests.fn_name) == ("APPS/1", "square")
     assert "def square(x):" in function.question
     assert "`square`" in function.instruction
-    assert summary["kept"] == {"introductory": 1, "interview": 0, "competition": 1}
+    assert summary["kept"] == {"introductory": 2, "interview": 0, "competition": 1}
 
 
 async def test_recorded_solutions_decide_what_tests_mean_and_the_likelier_reading_holds_without_them(tmp_path):
+    rows = [row(0), row(1, tests=CALL, solutions=LIST_SOLUTION), row(2, tests=CALL, solutions="")]
     judge = FakeJudge(lambda _, suite: suite.outputs[0] == "[4]")
-    [problem], _ = await converted(tmp_path, [row(0, tests=CALL, solutions=LIST_SOLUTION)], judge)
-    assert problem.tests.outputs == ("[4]", "[9]")
-    assert [suite.outputs[0] for _, suite in judge.asked] == ["4", "[4]"]
-    for name, fields in {"none": {"solutions": ""}, "refused": {"solutions": LIST_SOLUTION}}.items():
-        (tmp_path / name).mkdir()
-        [problem], _ = await converted(tmp_path / name, [row(0, tests=CALL, **fields)])
-        assert problem.tests.outputs == ("4", "9")
+    [_, decided, assumed], _ = await converted(tmp_path, rows, judge)
+    assert (decided.tests.outputs, assumed.tests.outputs) == (("[4]", "[9]"), ("4", "9"))
+    assert [suite.outputs[0] for _, suite in judge.asked] == ["4", "[4]"]  # not of tests with one meaning
+    (tmp_path / "refused").mkdir()
+    [problem], _ = await converted(tmp_path / "refused", rows[1:2])
+    assert problem.tests.outputs == ("4", "9")
 
 
-async def test_tests_with_one_meaning_are_not_judged_and_lists_on_standard_input_are_lines(tmp_path):
-    lists = row(1, tests={"inputs": [["2", "5 6"]], "outputs": [["11"]]}, solutions="")
-    [_, problem], _ = await converted(tmp_path, [row(0), lists], FakeJudge(None))
-    assert problem.tests == TestSuite(("2\n5 6",), ("11",))
-
-
-async def test_rows_of_other_difficulties_and_without_tests_are_left_out_and_counted(tmp_path):
-    rows = [row(0), row(1, "interview"), row(2, "interview", ""), row(3, tests={"inputs": [], "outputs": []})]
+async def test_rows_of_other_difficulties_or_without_tests_are_left_out_and_counted(tmp_path):
+    """Null and NaN, as tables have them, stand for no value: such a difficulty is unknown, and its row is kept."""
+    nothing = float("nan")
+    rows = [row(0), row(1, "interview"), row(2, "interview", ""), row(3, "interview", {"inputs": [], "outputs": []})]
+    rows += [row(4, "interview", input_output=value) for value in (None, nothing)]
+    rows[-1]["problem_id"] = 5
     problems, summary = await converted(tmp_path, rows, difficulty=("interview",))
     assert [problem.id for problem in problems] == ["APPS/1"]
-    assert summary["rows"]["read"] == 4
-    assert sum(summary["left out"].values()) == 3
+    assert summary["rows"]["read"] == 6
+    without = ["APPS/2", "APPS/3", "APPS/4", "APPS/5"]
+    assert summary["first left out"] == {"another difficulty": ["APPS/0"], "no tests that can be read": without}
+    (tmp_path / "unknown").mkdir()
+    rows = [row(0, None), row(1, nothing, CALL, solutions=None, starter_code=nothing)]
+    problems, summary = await converted(tmp_path / "unknown", rows)
+    assert [(problem.id, problem.record["difficulty"]) for problem in problems] == [("APPS/0", None), ("APPS/1", None)]
+    assert summary["kept"]["unknown difficulty"] == 2
+    assert "NaN" not in (tmp_path / "unknown" / "o.jsonl").read_text()
 
 
 PLUS = {
@@ -93,21 +96,6 @@ async def test_items_of_apps_plus_read_standard_input_or_call_the_function_of_th
     assert program.tests == TestSuite(("2\n",), ("4\n",))
     assert (function.id, function.tests.fn_name, function.tests.outputs) == ("APPS+/1", "square", ("4",))
     assert read_apps_plus(PLUS | {"problem_id": 0}).programs[0].endswith("solve()\n")
-
-
-async def test_rows_without_values_are_kept_or_left_out_and_counted(tmp_path):
-    """Null and NaN, as tables have them, stand for no value."""
-    rows = [
-        row(0, None),
-        row(1, float("nan"), CALL, solutions=None, starter_code=float("nan")),
-        row(2, input_output=None),
-        row(3, input_output=float("nan")),
-    ]
-    problems, summary = await converted(tmp_path, rows)
-    assert [(problem.id, problem.record["difficulty"]) for problem in problems] == [("APPS/0", None), ("APPS/1", None)]
-    assert summary["kept"]["unknown difficulty"] == 2
-    assert summary["first left out"] == {"no tests that can be read": ["APPS/2", "APPS/3"]}
-    assert "NaN" not in (tmp_path / "o.jsonl").read_text()
 
 
 @pytest.mark.parametrize("again", [row(0), row(0, "interview"), row(0, tests="")])
@@ -170,8 +158,3 @@ async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_
         await apps(AppsSettings(tmp_path / "o.jsonl", tmp_path / "rows.json", "apps_plus"), FakeJudge())
     with pytest.raises(UserError, match="--input_file"):
         AppsSettings(tmp_path / "o.jsonl", data_set="apps_plus")
-
-
-def test_solutions_may_be_a_list_or_its_json(tmp_path):
-    assert read_apps(row(0)).programs == read_apps(row(0, solutions=["print(int(input()) ** 2)"])).programs
-    assert read_apps(row(0, solutions="")).programs == ()

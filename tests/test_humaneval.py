@@ -1,8 +1,5 @@
 """HumanEval as problems: which calls a check makes, what it needs, and which references are left out."""
 
-# Rows and programs stand on one line each.
-# ruff: noqa: E501
-
 import math
 
 import pytest
@@ -50,18 +47,15 @@ def test_calls_are_recorded_before_the_function_changes_its_arguments():
         recorded(program, "f", "assert f([]) == []")
 
 
-def tasks(tmp_path, rows, tally=None):
-    path = write_lines(tmp_path / "rows.jsonl", rows)
-    tally = Tally() if tally is None else tally
-    return list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", path), tally))
+def tasks(tmp_path, *rows, tally=None):
+    settings = HumanEvalSettings(tmp_path / "o.jsonl", write_lines(tmp_path / "rows.jsonl", rows))
+    return list(read_tasks(settings, Tally() if tally is None else tally))
 
 
-@pytest.mark.parametrize(
-    "bad", [row(test=None), row(prompt="def decode(word:"), row(test="def check("), row(task_id=1)]
-)
-def test_malformed_rows_are_left_out_and_counted(tmp_path, bad):
+@pytest.mark.parametrize("fields", [{"test": None}, {"prompt": "def decode(:"}, {"test": "def check("}, {"name": 1}])
+def test_malformed_rows_are_left_out_and_counted(tmp_path, fields):
     tally = Tally()
-    assert len(tasks(tmp_path, [bad, row()], tally)) == 1
+    assert len(tasks(tmp_path, row(**fields), row(), tally=tally)) == 1
     assert (tally["read"], tally["malformed"]) == (2, 1)
     assert "line 1: " in tally.first["malformed"][0]
 
@@ -74,20 +68,14 @@ async def judge():
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize(
-    ("prompt", "program"),
+    ("before", "program"),
     [
-        (
-            row()["prompt"],
-            "def decode(word):\n    return next(w for w in (word[-1] + word[:-1],) if encode(w) == word)",
-        ),
-        (
-            "import string\nfrom typing import List\n" + row()["prompt"],
-            "def decode(w: List) -> str:\n    return w[-1] + w[:-1]",
-        ),
+        ("", "def decode(word):\n    return next(w for w in (word[-1] + word[:-1],) if encode(w) == word)"),
+        ("from typing import List\n", "def decode(w: List) -> str:\n    return w[-1] + w[:-1]"),
     ],
 )
-async def test_a_program_has_what_the_prompt_gives_it(tmp_path, judge, prompt, program):
-    [task] = tasks(tmp_path, [row(prompt=prompt)])
+async def test_a_program_has_what_the_prompt_gives_it(tmp_path, judge, before, program):
+    [task] = tasks(tmp_path, row(prompt=before + row()["prompt"]))
     suite = await recorded_suite(task, judge)
     assert suite is not None
     assert (await judge.judge(program, suite)).all_passed
@@ -108,24 +96,24 @@ async def test_the_problems_are_written_and_counted(tmp_path, judge):
     assert verdict.kind is VerdictKind.WRONG_ANSWER
 
 
+BODIES = [
+    "return word",
+    "while True: pass",
+    "return (",
+    "import sys; print(file=sys.__stdout__); print(word, file=sys.__stdout__); return word[-1] + word[:-1]",
+]
+CHECKS = [
+    "assert candidate(object()) == 1",
+    "pass",
+    "import os; candidate('ab'); os.write(1, b'[')",
+    "import os; assert candidate(repr(id([])) + os.urandom(4).hex())",
+]
+REFUSED = [{"canonical_solution": f"    {body}\n"} for body in BODIES]
+REFUSED += [{"test": f"def check(candidate):\n    {check}\n"} for check in CHECKS]
+
+
 @pytest.mark.sandbox
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"canonical_solution": "    return word\n"},
-        {"canonical_solution": "    while True: pass\n"},
-        {"canonical_solution": "    return (\n"},
-        {"test": "def check(candidate):\n    assert candidate(object()) == 1\n"},
-        {"test": "def check(candidate):\n    pass\n"},
-        {"test": "import os\ndef check(candidate):\n    candidate('ab')\n    os.write(1, b'[')\n"},
-        {
-            "canonical_solution": "    import sys\n    print(file=sys.__stdout__)\n    print(word, file=sys.__stdout__)\n    return word[-1] + word[:-1]\n"
-        },
-        {
-            "test": "import os\nseen = []\ndef check(candidate):\n    assert candidate(repr(id(seen)) + os.urandom(4).hex())\n"
-        },
-    ],
-)
+@pytest.mark.parametrize("fields", REFUSED, ids=[*BODIES, *CHECKS])
 async def test_a_reference_that_is_refused_is_left_out(tmp_path, judge, fields):
-    [task] = tasks(tmp_path, [row(**fields)])
+    [task] = tasks(tmp_path, row(**fields))
     assert await recorded_suite(task, judge) is None
