@@ -355,36 +355,29 @@ def test_other_data_does_not_replace_results_and_the_same_data_does(data, tmp_pa
 # Splits
 
 
-def test_problems_are_not_in_two_splits_and_neither_are_similar_ones(data, tmp_path):
+def test_similar_problems_are_in_one_split_and_those_of_an_evaluation_are_left_out(data, tmp_path):
     fill(data, 30)
     for number in range(10, 20):  # the same statement as ten problems before, with another title
         html = page(number - 10).replace("<h1>Problem</h1>", "<h1>Another contest</h1>")
         (data / "problem_descriptions" / f"p{number:05}.html").write_text(html)
-    _, folder = run(data, tmp_path, validation_share=0.5)
+    asked = [{"question": STORY.format("two").upper()}, {"text": "Something else entirely. " + STORY.format("five")}]
+    files = [write_lines(tmp_path / "evaluated.jsonl", asked)]
+    summary, folder = run(data, tmp_path, validation_share=0.5, evaluation_files=tuple(files))
     train, validation = (
         {int(group.problem_id[1:]) for group in read_groups(folder / f"{split}.jsonl")}
         for split in ("train", "validation")
     )
     assert not train & validation
-    assert train | validation == set(range(30))
+    assert train | validation == set(range(30)) - {2, 5, 12, 15}
     assert all((number in train) == (number + 10 in train) for number in range(10))
+    assert (summary["problems"][writing.EVALUATED], summary["programs"][writing.EVALUATED]) == (4, 32)
     problems = {problem.id: problem for problem in load_problems(folder / "problems.jsonl")}
-    assert len(problems) == 30
+    assert len(problems) == 26
     assert problems["p00003"].tests.to_record() == {"inputs": ["1 2\n"], "outputs": ["3\n"]}
-
-
-def test_problems_of_an_evaluation_are_left_out(data, tmp_path):
-    fill(data, 6)
-    asked = [{"question": STORY.format("two").upper()}, {"text": "Something else entirely. " + STORY.format("five")}]
-    evaluated = write_lines(tmp_path / "evaluated.jsonl", asked)
-    summary, folder = run(data, tmp_path, evaluation_files=(evaluated,))
-    left = {int(group.problem_id[1:]) for group in read_groups(folder / "train.jsonl")}
-    assert left == {0, 1, 3, 4}
-    assert (summary["problems"][writing.EVALUATED], summary["programs"][writing.EVALUATED]) == (2, 16)
     for name, rows in (("bad.jsonl, line 1", [{"id": 1}]), ("empty.jsonl", [])):
         other = write_lines(tmp_path / name.partition(",")[0], rows)
         with pytest.raises(UserError, match=name):
-            run(data, tmp_path, "refused", evaluation_files=(evaluated, other))
+            run(data, tmp_path, "refused", evaluation_files=(*files, other))
 
 
 @pytest.mark.parametrize("statement", ["Print one.", STORY.format("two")])

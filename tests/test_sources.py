@@ -23,22 +23,22 @@ ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for n
 def test_a_data_set_by_name_streams_the_rows_of_its_files(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / "train.parquet")
-    rows = list(hub_rows(str(tmp_path), "train", "main", "give a file"))
+    rows = list(hub_rows(str(tmp_path), "train", "main"))
     assert [row for _, row in rows] == ROWS
     assert rows[3][0].endswith("row 4")
     assert [row for _, row in local_rows(tmp_path / "train.parquet")] == ROWS
-    with pytest.raises(UserError, match="validation.*: give a file"):
-        list(hub_rows(str(tmp_path), "validation", "main", "give a file"))
+    with pytest.raises(UserError, match="validation.*--input_file"):
+        list(hub_rows(str(tmp_path), "validation", "main"))
 
 
 @pytest.mark.slow
 def test_unreachable_data_sets_name_the_file_to_give(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(UserError, match="nobody/nothing .*: give a file"):
-        list(hub_rows("nobody/nothing", "train", "main", "give a file"))
-    with pytest.raises(UserError, match=r"x\.jsonl.*nobody/nothing .*: give a file"):
-        hub_file("nobody/nothing", "x.jsonl", "main", "give a file")
+    with pytest.raises(UserError, match="nobody/nothing .*--input_file"):
+        list(hub_rows("nobody/nothing", "train", "main"))
+    with pytest.raises(UserError, match=r"x\.jsonl.*nobody/nothing .*--input_file"):
+        hub_file("nobody/nothing", "x.jsonl", "main")
 
 
 def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):

@@ -35,13 +35,17 @@ def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096
 
 
 async def multi_turn(tmp_path, policy):
-    """Contextual prompts of two splits, made by the whole chain."""
-    files = [tmp_path / "train.jsonl", tmp_path / "validation.jsonl"]
-    for file, identifier in zip(files, (1, "v"), strict=True):
-        record = trajectory_record(identifier, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
+    """Contextual prompts of two splits, made by the whole chain, which says how it goes on."""
+    files = {False: tmp_path / "train.jsonl", True: tmp_path / "validation.jsonl"}
+    for is_test, file in files.items():
+        record = trajectory_record(file.stem, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
         source = write_lines(tmp_path / f"of_{file.name}", [record])
-        await select_prompts(ProcessingSettings(source, file, policy), None)
-    return settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
+        outcome = await select_prompts(ProcessingSettings(source, file, policy, is_test=is_test), None)
+        assert [f"{flag} {file} " in outcome.next for flag in ("--train_file", "--validation_file")] == [
+            not is_test, is_test,
+        ]  # fmt: skip
+        assert f"--model {policy}" in outcome.next
+    return settings_of(tmp_path, policy, files.values(), MultiTurnRowsSettings)
 
 
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
