@@ -141,8 +141,7 @@ def _summary(tally: Tally) -> Summary:
 
 def _rows(settings: AppsSettings) -> Iterator[Row]:
     """The rows of the source; those of APPS+ get their number in the file as `problem_id`."""
-    advice = f"give a copy of {settings.split}.jsonl by --input_file"
-    rows = local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision, advice))
+    rows = local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision))
     for number, (place, row) in enumerate(rows):
         yield place, row if settings.data_set == "apps" else {"problem_id": number} | row
 

@@ -157,8 +157,7 @@ def _rows(settings: TacoSettings) -> Iterator[_Row]:
         deque(local_rows(settings.input_file), 0)  # a damaged file is named before hours of judging
         rows = local_rows(settings.input_file)
     else:
-        advice = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
-        rows = hub_rows(DATA_SET, "train", settings.revision, advice)
+        rows = hub_rows(DATA_SET, "train", settings.revision)
     first: dict[ProblemId, int] = {}
     for number, (place, row) in enumerate(rows):
         identifier = row.get("id")

@@ -26,7 +26,7 @@ from cobalt.selection.verl_parquet import Split, rows_schema
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 from cobalt.stage.rows import read_rows
-from cobalt.stage.run import READ, Flag, Outcome, quoted, stage, whole
+from cobalt.stage.run import READ, Flag, Outcome, check_ranges, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, with_first
 
 logger = logging.getLogger(__name__)
@@ -69,8 +69,7 @@ class VerlRowsSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        if self.max_prompt_length < 1:
-            raise UserError(f"max_prompt_length is {self.max_prompt_length}: it must be 1 or more")
+        check_ranges(self, ("max_prompt_length", self.max_prompt_length >= 1, "1 or more"))
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -264,7 +263,12 @@ def _convert(
                     f"{sources[name]}: no prompt is left: {split.tally.total()} of {split.read} are longer than"
                     f" --max_prompt_length {limit}"
                 )
-        summary = _summary(settings, splits)
+        summary: Summary = {name: split.summary() for name, split in splits.items()}
+        if shared := len(splits["train"].problems & splits["validation"].problems):
+            words = "%d problems are in %s and in %s: validation measures them after training on them"
+            logger.warning(words, shared, settings.train_file, settings.validation_file)
+            summary["validation"]["problems also in train"] = shared
+        summary = with_first(summary, *(split.tally for split in splits.values()))
         for name, result in made.items():
             result.summary = {part: summary[part] for part in (name, FIRST) if part in summary}
     return Outcome(
@@ -273,15 +277,3 @@ def _convert(
         wrote=f"{settings.local_dir}/train.parquet and validation.parquet",
         next=f"cobalt train --data {data} --data_dir {quoted(settings.local_dir)} --model {shlex.quote(model)} -o RUN",
     )
-
-
-def _summary(settings: VerlRowsSettings, splits: Mapping[str, Split]) -> Summary:
-    summary: Summary = {name: split.summary() for name, split in splits.items()}
-    shared = len(splits["train"].problems & splits["validation"].problems)
-    if shared:
-        logger.warning(
-            "%d problems are in %s and in %s: validation measures them after training on them",
-            *(shared, settings.train_file, settings.validation_file),
-        )
-        summary["validation"]["problems also in train"] = shared
-    return with_first(summary, *(split.tally for split in splits.values()))
