@@ -9,7 +9,7 @@ from support import square_problem, trajectory_record, write_lines
 
 from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
-from cobalt.selection import verl_parquet
+from cobalt.selection import verl_rows
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.verl_rows import (
     MultiTurnRowsSettings,
@@ -108,8 +108,8 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
 
 
 def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monkeypatch):
-    monkeypatch.setattr(verl_parquet, "ROWS_IN_A_GROUP", 3)
-    monkeypatch.setattr(verl_parquet, "CHARACTERS_IN_A_GROUP", 2000)
+    monkeypatch.setattr(verl_rows, "ROWS_IN_A_GROUP", 3)
+    monkeypatch.setattr(verl_rows, "CHARACTERS_IN_A_GROUP", 2000)
     big = {"inputs": ["1" * 1500], "outputs": ["1"]}
     train = [square_problem(i) for i in range(3)] + [square_problem(i, test_cases=big) for i in range(3, 8)]
     run = settings_of(tmp_path, policy, (train, [square_problem(9)]), prompts="pocket")
