@@ -9,15 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import FakeJudge, write_lines
 
-from cobalt.datasets.taco import (
-    Candidate,
-    Rule,
-    TacoSettings,
-    capped_places,
-    easiest_places,
-    read_row,
-    taco,
-)
+from cobalt.datasets.readings import Task
+from cobalt.datasets.taco import Rule, TacoSettings, capped_places, easiest_places, read_row, taco
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
@@ -87,7 +80,7 @@ def test_each_rule_drops_its_rows_and_no_other(changes, rule):
         read = read_row(row() | changes, TacoSettings())
     finally:
         gc.enable()
-    assert isinstance(read, Candidate) if rule is None else read is rule
+    assert isinstance(read, Task) if rule is None else read is rule
 
 
 @given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))

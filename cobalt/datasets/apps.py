@@ -9,11 +9,11 @@ recorded solutions decide; without one the reading of APPS's grader holds.
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pydantic.dataclasses
 
-from cobalt.datasets.readings import UnreadableTests, call_readings, passed_reading, text_readings
+from cobalt.datasets.readings import Task, UnreadableTests, call_readings, passed_reading, text_readings
 from cobalt.datasets.sources import (
     InstructionPrompts,
     ProblemsFile,
@@ -73,16 +73,6 @@ class AppsSettings:
         check_ranges(self, ("max_solutions", self.max_solutions >= 0, "0 or more"))
         if self.data_set == "apps_plus" and self.input_file is None:
             raise UserError("APPS+ is not on the Hugging Face Hub: give its JSON file by --input_file")
-
-
-class Task(NamedTuple):
-    """A row, read: `readings` is what its tests may mean, the likelier first; `programs` are recorded solutions."""
-
-    id: str
-    difficulty: str | None
-    question: str
-    readings: tuple[TestSuite, ...]
-    programs: tuple[str, ...]
 
 
 @stage

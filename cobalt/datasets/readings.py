@@ -8,18 +8,29 @@ and blanks within texts; it is kept as a named option.
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cobalt.datasets.recorder import source_of
 from cobalt.judge import Judge
 from cobalt.judge.calling import call_input, canonical_json
-from cobalt.problems.problem import TestSuite
+from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.stage.retrying import retrying
 from cobalt.stage.rows import encode_json
 
 
 class UnreadableTests(Exception):
     """A data set's tests do not have the form that they should have."""
+
+
+class Task(NamedTuple):
+    """A row, read: `readings` is what its tests may mean, the likelier first; `programs` are recorded solutions."""
+
+    id: ProblemId
+    difficulty: str | None
+    question: str
+    readings: tuple[TestSuite, ...]
+    programs: tuple[str, ...]
+    tests_left_out: int = 0
 
 
 def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
