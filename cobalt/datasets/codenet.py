@@ -13,7 +13,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import pydantic.dataclasses
 import tyro
@@ -166,7 +166,9 @@ class _Reader:
             self.content ^= _digest(problem, statement, rows, sources)
             instruction = self._prompts.first_turn(statement.text)
             candidates = self._candidates(submissions, sources)
-            record = _record(problem, statement, instruction)
+            inputs, outputs = zip(*statement.samples, strict=True)
+            record = problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs))
+            record["source"] = "codenet"
             messages = opening_messages(instruction, self._prompts)
             yield JudgedProblem(problem, messages, candidates, record, _refusal(submissions))
 
@@ -200,12 +202,6 @@ class _Reader:
                 reward += rewards.runtime_bonus * slower / len(times)
             candidates.append(Candidate(program, one.status, reward, one.id))
         return candidates
-
-
-def _record(problem: str, statement: Statement, instruction: str) -> dict[str, Any]:
-    """The problem as the judge and the rollout scripts read it; its tests are its samples."""
-    inputs, outputs = zip(*statement.samples, strict=True)
-    return problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs)) | {"source": "codenet"}
 
 
 def _python_rows(problem: str, table: str) -> list[dict[str, str]]:
