@@ -367,6 +367,7 @@ async def test_rows_of_other_difficulties_or_without_tests_are_left_out_and_coun
     problems, summary = await converted(tmp_path, "apps", rows, difficulty=("interview",))
     assert [problem.id for problem in problems] == ["APPS/1"]
     assert summary["rows"]["read"] == 6
+    assert summary["kept"] == {"introductory": 0, "interview": 1, "competition": 0}
     without = [f"APPS/{number}" for number in (2, 3, 4, 5)]
     assert summary["first left out"] == {"another difficulty": ["APPS/0"], "no tests that can be read": without}
     rows = [apps_row(0, None), apps_row(1, nothing, CALL, solutions=None, starter_code=nothing)]
