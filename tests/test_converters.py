@@ -387,17 +387,6 @@ async def test_an_id_that_occurs_twice_is_that_of_the_first_row_also_in_a_run_th
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("[1]", "item 1"), ("{}", "inputs"), ("[", "one array"), ('[{"question": 1}]', "item 1.*inputs")]
-)
-async def test_a_file_of_apps_plus_that_is_not_an_array_of_items_is_refused(tmp_path, text, says):
-    (tmp_path / "rows.json").write_text(text)
-    with pytest.raises(UserError, match=rf"rows\.json.*{says}"):
-        await apps(AppsSettings(tmp_path / "o.jsonl", tmp_path / "rows.json", "apps_plus"), FakeJudge())
-    with pytest.raises(UserError, match="--input_file"):
-        AppsSettings(tmp_path / "o.jsonl", data_set="apps_plus")
-
-
-@pytest.mark.parametrize(
     ("first", "last", "kept"), [(None, None, "123"), (1, None, "23"), (None, 1, "12"), (1, 1, "2")]
 )
 async def test_date_windows_include_their_first_and_last_day(tmp_path, first, last, kept):
@@ -409,8 +398,19 @@ async def test_date_windows_include_their_first_and_last_day(tmp_path, first, la
     left = 3 - len(kept)
     counts = {"read": 3, "outside the dates": left, "kept": len(kept), "of them called functions": 0}
     assert summary["problems"] == counts
-    with pytest.raises(UserError, match="end_date 2025-02-01"):
-        LiveCodeBenchSettings(start_date=date(2025, 2, 2), end_date=date(2025, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "names"),
+    [
+        (LiveCodeBenchSettings, {"start_date": date(2025, 2, 2), "end_date": date(2025, 2, 1)}, "end_date 2025-02-01"),
+        (AppsSettings, {"output_file": "o.jsonl", "data_set": "apps_plus"}, "--input_file"),
+        (TacoSettings, {"public_tests": 8}, "public_tests"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(kind, settings, names):
+    with pytest.raises(UserError, match=names):
+        kind(**settings)
 
 
 RELEASE = [mbpp_row(number) for number in (601, 2, 3, 4, 11, 12, 510, 511)]
@@ -434,16 +434,19 @@ def test_splits_hold_every_task_once():
 
 
 @pytest.mark.parametrize(
-    ("rows", "shots", "says"),
+    ("name", "rows", "settings", "says"),
     [
-        ([mbpp_row(601)], 0, "another split"),
-        ([mbpp_row(2), mbpp_row(3), mbpp_row(11)], 3, "no task 4"),
-        ([mbpp_row(2), mbpp_row(3, code=None), mbpp_row(4), mbpp_row(11)], 3, r"source\.json, item 2: field 'code'"),
+        ("mbpp", [mbpp_row(601)], {}, "another split"),
+        ("mbpp", [mbpp_row(2), mbpp_row(3), mbpp_row(11)], {"shots": 3}, "no task 4"),
+        ("mbpp", [mbpp_row(2, code=None), *RELEASE[2:]], {"shots": 3}, r"source\.json, item 1: field 'code'"),
+        ("apps_plus", [{"question": 1}], {}, r"source\.json, item 1: .*inputs"),
+        ("apps_plus", [1], {}, r"source\.json, item 1"),
+        ("taco", [test_taco.row(0, solutions=[])], {}, "0 problems are left"),
     ],
 )
-async def test_a_file_without_a_task_of_the_split_or_an_example_of_the_prompt_is_refused(tmp_path, rows, shots, says):
+async def test_a_file_without_a_problem_or_an_example_of_the_prompt_is_refused(tmp_path, name, rows, settings, says):
     with pytest.raises(UserError, match=says):
-        await converted(tmp_path, "mbpp", rows, shots=shots)
+        await converted(tmp_path, name, rows, **settings)
     assert not (tmp_path / "train.jsonl").exists()
 
 

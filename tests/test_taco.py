@@ -266,12 +266,3 @@ def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
     assert problem.tests.inputs[0] == "a b"
     assert problem.tests.fn_name is None
     assert "reads from standard input" in problem.instruction
-
-
-@pytest.mark.parametrize(
-    ("rows", "settings", "says"),
-    [([row(number) for number in range(3)], {}, "3 problems are left"), ([row()], {"public_tests": 8}, "public_tests")],
-)
-def test_a_file_or_a_setting_that_leaves_no_problem_is_refused(tmp_path, rows, settings, says):
-    with pytest.raises(UserError, match=says):
-        prepare(TacoSettings(tmp_path / "out", write_lines(tmp_path / "t.jsonl", rows), **settings), FakeJudge(True))
