@@ -15,20 +15,28 @@ from cobalt.episode import program_of
 from cobalt.stage.errors import UserError
 
 FAILURES = [status for status in Status if status is not Status.ACCEPTED]
+WRONG = Status.WRONG_ANSWER
 
 
 def settings(**fields):
-    return GroupSettings(output_dir=Path("unused"), **({"near_duplicates": 2.0} | fields))
+    return GroupSettings(output_dir=Path("unused"), **({"near_duplicates": 2.0, "group_size": 2} | fields))
 
 
-def candidate(program, status=Status.ACCEPTED, origin=None):
-    return Candidate(program, status, RewardLevels().of(status), origin or program)
+def candidate(program, status=Status.ACCEPTED, origin=None, after=()):
+    """A program after earlier ones, each answered by feedback."""
+    said = [[("assistant", text), ("user", f"feedback on {text}")] for text in after]
+    context = tuple({"role": role, "content": content} for turn in said for role, content in turn)
+    return Candidate(program, status, RewardLevels().of(status), origin or f"{program}{after}", None, context)
 
 
 def candidates(accepted, others):
     """Programs that are all different."""
     good = [candidate(f"print({place})") for place in range(accepted)]
     return good + [candidate(f"print(-{place})", FAILURES[place % 5]) for place in range(others)]
+
+
+def grouped(programs, **fields):
+    return make_groups("p", programs, settings(**fields))
 
 
 def origins(groups):
@@ -41,8 +49,7 @@ def origins(groups):
 )
 def test_groups_have_contrast_if_required_and_share_no_program(accepted, others, size, most, kind):
     programs = candidates(accepted, others)
-    chosen = settings(group_size=size, max_accepted=most, contrast=kind)
-    made, counts = make_groups("p", programs, chosen)
+    made, counts = grouped(programs, group_size=size, max_accepted=most, contrast=kind)
     assert counts.total() == len(programs)
     assert counts[contrast.USED] == len(made) * size
     assert all(len(group) == size for group in made)
@@ -57,7 +64,7 @@ def test_groups_have_contrast_if_required_and_share_no_program(accepted, others,
 
 
 def test_without_contrast_groups_are_drawn_at_random():
-    made, _ = make_groups("p", candidates(400, 400), settings(contrast="any"))
+    made, _ = grouped(candidates(400, 400), contrast="any", group_size=4)
     share = [sum(one.status is Status.ACCEPTED for one in group) for group in made]
     # Of four drawn from as many accepted ones as others, all are accepted in one case of 16, and so are none.
     assert 0.02 < share.count(4) / len(made) < 0.12
@@ -77,47 +84,58 @@ def test_the_seed_and_the_problem_decide_the_choice(size):
     assert made(1) != made(1, "q")
 
 
-def test_copies_are_dropped_and_so_is_a_program_with_different_statuses():
-    programs = [
-        candidate("x = 1  # one\n\nprint(x)", origin="a"),
-        candidate("x = 1\nprint(x)   ", origin="b"),
-        candidate("print(2)", Status.WRONG_ANSWER, "c"),
-        candidate("print(3)", origin="d"),
-        candidate("print(3)#", Status.TIME_LIMIT, "e"),
-        candidate("print(3)", origin="f"),
-        candidate("print('# 4') # \"", origin="g"),
-        candidate("print('# 5')", Status.WRONG_ANSWER, "h"),
-        candidate('x = """\n# 6\n"""', origin="i"),
-        candidate('x = """\n"""', Status.WRONG_ANSWER, "j"),
-    ]
-    made, counts = make_groups("p", programs, settings(group_size=2))
-    assert sorted(origins(made)) == ["a", "c", "g", "h", "i", "j"]
-    assert counts == {contrast.DUPLICATE: 1, contrast.CONTRADICTED: 3, contrast.USED: 6, contrast.LEFT_OVER: 0}
-
-
 LONG = "\n".join(f"value_{place} = int(input()) + {place}" for place in range(30))
+UNLIKE = "\n".join(f"print('{place}', other)" for place in range(90))
+COPIES = [
+    ("x = 1  # one\n\nprint(x)", True),
+    ("x = 1\nprint(x)   ", True),
+    ("print(2)", False),
+    ("print(3)", True),
+    ("print(3)#", False),
+    ("print(3)", True),
+    ("print('# 4') # \"", True),
+    ("print('# 5')", False),
+    ('x = """\n# 6\n"""', True),
+    ('x = """\n"""', False),
+]
+NEAR = [(LONG, True), (LONG.replace("+ 7", "+ 8"), True), (LONG.replace("+ 29", "- 29"), False)]
+# The last two programs are near duplicates, because most of what is trained on is their context.
+CONTEXTS = [(LONG, context != "b", context) for context in ("a", "a", "b", UNLIKE + "1", UNLIKE + "2")]
 
 
-def test_near_duplicates_are_dropped_among_equals_and_kept_as_contrast():
-    other = LONG.replace("+ 29", "- 29")
-    near = LONG.replace("+ 7", "+ 8")
-    programs = [candidate(LONG), candidate(near), candidate(other, Status.WRONG_ANSWER)]
-    made, counts = make_groups("p", programs, settings(group_size=2, near_duplicates=0.8))
-    assert len(made) == 1
-    assert counts[contrast.NEAR_DUPLICATE] == 1
-    assert other in origins(made)
+@pytest.mark.parametrize(
+    ("programs", "used", "reasons"),
+    [
+        (COPIES, [[0], [2], [6], [7], [8], [9]], {contrast.DUPLICATE: 1, contrast.CONTRADICTED: 3}),
+        (NEAR, [[0, 1], [2]], {contrast.NEAR_DUPLICATE: 1}),
+        (CONTEXTS, [[0, 3, 4], [2]], {contrast.DUPLICATE: 1, contrast.NEAR_DUPLICATE: 1, contrast.LEFT_OVER: 1}),
+    ],
+    ids=["copies", "near duplicates among equals", "other contexts"],
+)
+def test_copies_and_contradictions_are_dropped_and_near_duplicates_are_kept_as_contrast(programs, used, reasons):
+    """Of each list of indices in `used` one program is in a group."""
+    rows = enumerate(programs)
+    some = [candidate(one, Status.ACCEPTED if right else WRONG, f"{n}", after) for n, (one, right, *after) in rows]
+    made, counts = grouped(some, near_duplicates=0.8)
+    found = {int(origin) for origin in origins(made)}
+    assert len(found) == len(used)
+    assert all(found & set(one) for one in used)
+    assert {name: count for name, count in counts.items() if count and name != contrast.USED} == reasons
 
 
-def test_a_program_that_is_refused_does_not_make_another_one_a_near_duplicate():
-    versions = [candidate(LONG + f"\nprint({place})") for place in range(8)]
+def test_only_what_fits_and_is_not_refused_is_taken_and_nothing_else_makes_a_near_duplicate():
+    versions = [candidate(LONG + f"\nprint({place})", origin=f"{place}") for place in range(8)]
     made, counts = make_groups(
         "p",
-        [*versions, candidate("x", Status.WRONG_ANSWER)],
-        settings(group_size=2, near_duplicates=0.5),
-        refuse=lambda one: None if one.program in ("x", versions[3].program) else "refused",
+        [*versions, candidate("x", WRONG, "x")],
+        settings(near_duplicates=0.5),
+        fits=lambda some: [one.origin != "5" for one in some],
+        refuse=lambda one: None if one.origin in ("x", "3", "5") else "refused",
     )
-    assert sorted(origins(made)) == sorted(["x", versions[3].program])
-    assert counts["refused"] + counts[contrast.NEAR_DUPLICATE] == 7
+    assert sorted(origins(made)) == ["3", "x"]
+    assert counts[contrast.TOO_LONG] == 1
+    assert counts["refused"] > 0
+    assert counts["refused"] + counts[contrast.NEAR_DUPLICATE] == 6
 
 
 @pytest.mark.parametrize(
@@ -135,37 +153,15 @@ def test_similarity_is_measured_against_the_threshold(one, other, threshold, sam
     assert known.resembles(known.sketch(other)) is same
 
 
-def later(program, context, status=Status.ACCEPTED):
-    """A program after earlier ones, each answered by feedback."""
-    messages = [
-        message
-        for text in context
-        for message in ({"role": "assistant", "content": text}, {"role": "user", "content": f"feedback on {text}"})
-    ]
-    return Candidate(program, status, RewardLevels().of(status), f"{program}{context}", None, tuple(messages))
-
-
 def test_programs_of_different_turns_are_never_in_one_group():
     programs = [
-        later(f"print({place})", context, status)
-        for context in ([], ["a"], ["a", "b"])
-        for place, status in enumerate([Status.ACCEPTED, Status.WRONG_ANSWER] * 4)
+        candidate(f"print({place})", status, after=after)
+        for after in ([], ["a"], ["a", "b"])
+        for place, status in enumerate([Status.ACCEPTED, WRONG] * 4)
     ]
-    made, counts = make_groups("p", programs, settings(group_size=4))
-    assert [len(group[0].context) for group in made] == [0, 0, 2, 2, 4, 4]
-    assert all({len(one.context) for one in group} == {len(group[0].context)} for group in made)
+    made, counts = grouped(programs, group_size=4)
+    assert [{len(one.context) for one in group} for group in made] == [{0}, {0}, {2}, {2}, {4}, {4}]
     assert counts.total() == len(programs)
-
-
-def test_a_program_after_another_context_is_not_a_copy():
-    unlike = "\n".join(f"print('{place}', other)" for place in range(90))
-    programs = [later(LONG, [context]) for context in ("a", "a", unlike + "1", unlike + "2")]
-    programs.insert(2, later(LONG, ["b"], Status.WRONG_ANSWER))
-    made, counts = make_groups("p", programs, settings(group_size=2, near_duplicates=0.8))
-    assert len(made) == 1
-    assert counts[contrast.DUPLICATE] == 1
-    assert counts[contrast.CONTRADICTED] == 0
-    assert counts[contrast.NEAR_DUPLICATE] == 1
 
 
 @given(st.text(st.sampled_from("ab`~\n \t#'\"xyz"), max_size=60))
@@ -175,24 +171,11 @@ def test_a_program_after_another_context_is_not_a_copy():
 @example("x = 1\n</think>")
 def test_a_program_is_found_again_in_its_response_or_left_out(program):
     program = program.rstrip()
-    made, counts = make_groups("p", [candidate(program), candidate("other", Status.NO_CODE)], settings(group_size=2))
+    made, counts = grouped([candidate(program), candidate("other", Status.NO_CODE)])
     if made:
         assert {program_of(one.text) for one in made[0]} == {program, "other"}
     else:
         assert counts[contrast.UNWRITABLE] == 1 or normalised_source(program) in ("", "other")
-
-
-def test_only_what_fits_and_is_not_refused_is_taken():
-    made, counts = make_groups(
-        "p",
-        candidates(5, 5),
-        settings(group_size=2),
-        fits=lambda some: ["print(1)" not in one.response for one in some],
-        refuse=lambda one: "refused" if one.program == "print(2)" else None,
-    )
-    assert counts[contrast.TOO_LONG] == 1
-    assert counts["refused"] == 1
-    assert not {"print(1)", "print(2)"} & set(origins(made))
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,10 @@ OUTPUTS = ["9\n", "4\n", "144\n", "16\n"]
 TRUE = ["4\n", "9\n", "144\n", "16\n"]
 
 
-def perturbed_problem(identifier=0):
-    suite = {"inputs": INPUTS, "outputs": OUTPUTS}
-    return square_problem(
-        identifier,
-        public_test_cases=json.dumps({"inputs": INPUTS, "outputs": TRUE}),
-        modified_test_cases=json.dumps({"inputs": INPUTS[:2], "outputs": OUTPUTS[:2]}),
-        perturbed_public_test_cases=json.dumps(suite),
-    )
+def perturbed_problem(identifier=0, inputs=INPUTS):
+    suites = {"public": (inputs, TRUE), "perturbed_public": (inputs, OUTPUTS), "modified": (inputs[:2], OUTPUTS[:2])}
+    fields = {name: json.dumps({"inputs": given, "outputs": outputs}) for name, (given, outputs) in suites.items()}
+    return square_problem(identifier, **{f"{name}_test_cases": field for name, field in fields.items()})
 
 
 def program(text):
@@ -35,15 +31,16 @@ def program(text):
 A, B, C = program("print(1)"), program("print(2)"), program("print(3)")
 
 
-def result(passing, kind=VerdictKind.WRONG_ANSWER, outputs=OUTPUTS):
+def result(passing, kind=VerdictKind.WRONG_ANSWER, outputs=OUTPUTS, inputs=INPUTS):
     """A recorded result on the four tests, by which of them pass ("++--")."""
-    passed = [mark == "+" for mark in passing]
-    feedback = [
-        "" if ok else failure_text(kind, given, "?", expected, "Error", "4 s")
-        for ok, given, expected in zip(passed, INPUTS, outputs, strict=True)
-    ]
-    kinds = ["passed" if ok else kind.value for ok in passed]
-    return {"passing": passed, "feedback": feedback, "verdicts": [{"kind": item} for item in kinds]}
+    tests = list(zip(passing, inputs, outputs, strict=True))
+    return {
+        "passing": [mark == "+" for mark in passing],
+        "feedback": [
+            "" if ok == "+" else failure_text(kind, one, "?", other, "Error", "4 s") for ok, one, other in tests
+        ],
+        "verdicts": [{"kind": "passed" if mark == "+" else kind.value} for mark in passing],
+    }
 
 
 def recorded(*turns, identifier=0, **fields):
@@ -124,13 +121,9 @@ async def test_events_trajectories_and_problems_are_counted_and_a_rerun_replaces
 
 
 async def test_long_fields_are_shown_cut_and_still_known(tmp_path):
-    problem = perturbed_problem()
     long = ["7" * 900 + "\n", *INPUTS[1:]]
-    for field, inputs in (("perturbed_public_test_cases", long), ("modified_test_cases", long[:2])):
-        problem[field] = json.dumps({"inputs": inputs, "outputs": OUTPUTS[: len(inputs)]})
-    shown = result("--++")
-    shown["feedback"][0] = failure_text(VerdictKind.WRONG_ANSWER, long[0], "?", OUTPUTS[0], "", "")
-    _, events = await extract(tmp_path, recorded((A, shown), (B, result("+-++"))), problems=[problem])
+    turns = (A, result("--++", inputs=long)), (B, result("+-++", inputs=long))
+    _, events = await extract(tmp_path, recorded(*turns), problems=[perturbed_problem(inputs=long)])
     assert len(events) == 1
 
 
@@ -149,47 +142,45 @@ async def test_a_result_without_an_entry_per_test_is_judged_again_only_where_it_
     assert summary["looked at"]["judged again"] == 1
 
 
-async def test_the_authors_files_are_read(tmp_path):
-    record = recorded((A, result("--++")), (B, result("+-++")))
-    said = [("system", "s"), ("user", "q"), ("assistant", A), ("user", "no"), ("assistant", B), ("user", "no")]
-    record["conversations"] = [[{"role": role, "content": content} for role, content in said]]
-    del record["raw_responses"]
-    for row in record["public_exec_results"]:
-        del row[0]["verdicts"]
-    _, events = await extract(tmp_path, record)
-    assert len(events) == 1
-
-
 def without(record, name):
     return {key: value for key, value in record.items() if key != name}
+
+
+async def test_the_authors_files_are_read(tmp_path):
+    record = without(GOOD, "raw_responses")
+    said = [("system", "s"), ("user", "q"), ("assistant", A), ("user", "no"), ("assistant", B), ("user", "no")]
+    record["conversations"] = [[{"role": role, "content": content} for role, content in said]]
+    record["public_exec_results"] = [[without(row[0], "verdicts")] for row in record["public_exec_results"]]
+    _, events = await extract(tmp_path, record)
+    assert len(events) == 1
 
 
 GOOD = recorded((A, result("--++")), (B, result("+-++")))
 
 
 @pytest.mark.parametrize(
-    ("record", "message"),
+    ("record", "problem", "message"),
     [
-        (recorded((A, result("--++", outputs=TRUE)), (B, result("+-++"))), "record 0: .* --public_tests perturbed"),
-        (GOOD | {"public_tests": "benign"}, "record 0: .* --public_tests perturbed"),
-        (GOOD | {"id": 7}, "run.jsonl: record 7 .*data.jsonl"),
-        (without(GOOD, "public_exec_results"), "run a multi-turn script first"),
-        (GOOD | {"raw_responses": [[A]]}, "record 0: field 'public_exec_results'"),
+        (
+            recorded((A, result("--++", outputs=TRUE)), (B, result("+-++"))),
+            None,
+            "record 0: .* --public_tests perturbed",
+        ),
+        (GOOD | {"public_tests": "benign"}, None, "record 0: .* --public_tests perturbed"),
+        (GOOD | {"id": 7}, None, "run.jsonl: record 7 .*data.jsonl"),
+        (without(GOOD, "public_exec_results"), None, "run a multi-turn script first"),
+        (GOOD | {"raw_responses": [[A]]}, None, "record 0: field 'public_exec_results'"),
+        (GOOD, square_problem(0), "field 'perturbed_public_test_cases' is missing: .*run_perturbation.py"),
+        (
+            GOOD,
+            without(perturbed_problem(), "modified_test_cases"),
+            "problem 0: field 'modified_test_cases' is missing",
+        ),
     ],
 )
-async def test_records_of_another_kind_are_refused(tmp_path, record, message):
+async def test_records_of_another_kind_and_problems_that_are_not_perturbed_are_refused(
+    tmp_path, record, problem, message
+):
     with pytest.raises(UserError, match=message):
-        await extract(tmp_path, record)
+        await extract(tmp_path, record, problems=problem and [problem])
     assert not (tmp_path / "events.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        (square_problem(0), "field 'perturbed_public_test_cases' is missing: .*run_perturbation.py"),
-        (without(perturbed_problem(), "modified_test_cases"), "problem 0: field 'modified_test_cases' is missing"),
-    ],
-)
-async def test_problems_that_are_not_perturbed_are_refused(tmp_path, problem, message):
-    with pytest.raises(UserError, match=message):
-        await extract(tmp_path, GOOD, problems=[problem])

@@ -1,9 +1,11 @@
 """Groups of judged responses: a file of another schema is refused by the field that is wrong, never misread."""
 
+import json
+
 import pytest
 from support import write_lines
 
-from cobalt.datasets.offline.groups import OfflineGroup, OfflineResponse, Status, read_groups
+from cobalt.datasets.offline.groups import Status, read_groups
 from cobalt.stage.errors import UserError
 
 
@@ -17,72 +19,55 @@ def said(*roles):
 
 
 def record(identifier="p1/0", **fields):
-    responses = [response(), response("wrong_answer", -0.3)]
+    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}]
     return {
         "id": identifier,
         "problem_id": "p1",
         "source": "codenet",
         "contrast": "required",
-        "messages": [{"role": "user", "content": "Print one."}],
-        "responses": responses,
+        "messages": prompt,
+        "responses": both(),
     } | fields
-
-
-def test_a_group_is_read_as_it_was_written(tmp_path):
-    group = OfflineGroup(
-        "p1/0",
-        "p1",
-        "codenet",
-        ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}),
-        (
-            OfflineResponse("```python\nprint(1)\n```", Status.ACCEPTED, 0.1, "s1", tuple(said("assistant", "user"))),
-            OfflineResponse("none", Status.NO_CODE, 0.2, "s2", tuple(said("assistant", "user"))),
-        ),
-        "required",
-    )
-    equal = record("p1/1", responses=[response(), response()], contrast="any")
-    assert list(read_groups(write_lines(tmp_path / "g.jsonl", [group.to_record(), equal]))) == [
-        group,
-        OfflineGroup.parse(equal),
-    ]
-
-
-def test_the_prompt_of_a_later_turn_is_the_groups_and_its_own_context():
-    context = said("assistant", "user", "assistant", "user")
-    group = OfflineGroup.parse(record(responses=both(context=context)))
-    assert group.prompt(group.responses[0]) == [*group.messages, *context]
 
 
 def both(**fields):
     return [response(**fields), response("wrong_answer", -0.3, **fields)]
 
 
+def test_groups_are_read_as_they_were_written_and_say_what_a_response_answers(tmp_path):
+    context = said("assistant", "user", "assistant", "user")
+    records = [record(responses=both(context=context)), record("p1/1", responses=[response()] * 2, contrast="any")]
+    groups = list(read_groups(write_lines(tmp_path / "g.jsonl", records)))
+    assert json.loads(json.dumps([group.to_record() for group in groups])) == records
+    assert groups[0].responses[0].status is Status.ACCEPTED
+    assert groups[0].prompt(groups[0].responses[0]) == [*records[0]["messages"], *context]
+
+
+NO_CONTRAST = [response("time_limit", 0.0), response("no_code", 0.0)]
+
+
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
-        ({"messages": [{"role": "assistant", "content": ""}]}, "messages"),
+        ({"messages": said("assistant")}, "messages"),
+        *(({"responses": [response(), response(**bad)]}, names) for bad, names in (
+            ({"status": "passed"}, "status"),
+            ({"status": "wrong_answer", "reward": 10**400}, "reward"),
+            ({"status": "wrong_answer", "context": said("assistant", "user")}, "responses"),
+        )),
         ({"responses": [response()]}, "responses"),
-        ({"responses": [response("time_limit", 0.0), response("no_code", 0.0)]}, "responses"),
-        ({"responses": [response(), response("passed", 0.0)]}, "status"),
-        ({"responses": [response(), response("wrong_answer", 10**400)]}, "reward"),
+        ({"responses": NO_CONTRAST}, "responses"),
         ({"contrast": "none"}, "contrast"),
         ({"contrast": "any", "responses": [response()]}, "responses"),
         ({"contrast": "any", "responses": [response(reward=float("nan"))] * 2}, "responses"),
-        ({"responses": [response(context=said("user"))] * 2}, "responses"),
-        ({"responses": [response(), response("wrong_answer", context=said("assistant", "user"))]}, "responses"),
-        ({"responses": both(context=said("assistant"))}, "context"),
-        ({"responses": both(context=said("assistant", "system"))}, "context"),
+        *(({"responses": both(context=said(*roles))}, "context") for roles in (["assistant"], ["assistant", "system"])),
+        *(({name: None}, name) for name in record()),
     ],
-)
-def test_a_malformed_group_is_refused_by_its_field(tmp_path, fields, names):
-    with pytest.raises(UserError, match=rf"p1/0.*{names}"):
-        list(read_groups(write_lines(tmp_path / "g.jsonl", [record(**fields)])))
-
-
-@pytest.mark.parametrize("name", record())
-def test_no_field_can_be_left_out(name):
-    with pytest.raises(UserError, match=name):
-        OfflineGroup.parse({key: value for key, value in record().items() if key != name})
+)  # fmt: skip
+def test_a_malformed_group_or_one_that_lacks_a_field_is_refused_by_it(tmp_path, fields, names):
+    broken = {name: value for name, value in record(**fields).items() if value is not None}
+    with pytest.raises(UserError, match=names if names == "id" else rf"p1/0.*{names}"):
+        list(read_groups(write_lines(tmp_path / "g.jsonl", [broken])))
 
 
 @pytest.mark.parametrize("records", [[], [record(), record()]])

@@ -1,4 +1,4 @@
-"""The data scripts as a user runs them: help, refusals, and the chain from evaluated records to parquet."""
+"""The data scripts as a user runs them: help, and refusals before anything slow."""
 
 import json
 
@@ -7,8 +7,6 @@ from outside import run_commands, run_commands_for_imports
 from support import ROOT, trajectory_record, write_lines
 
 pytestmark = pytest.mark.slow
-
-CUT, ROWS = "preproc/process_multi_turn_taco.py", "preproc/verl_preproc_multi_turn.py"
 
 # Each script that reads a file and writes one: the flags of a correct command with IN, OUT and FOLDER for them.
 FLAGS = {
@@ -85,32 +83,8 @@ def test_the_tokenizer_that_measures_is_named_or_asked_for(tmp_path, engine, fla
     source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
     (tmp_path / "e.run.json").write_text(json.dumps({"arguments": {"stage": "multi_turn", "engine": engine}}))
     [(code, _, said)] = run_commands(
-        [(tmp_path, [CUT, "-i", str(source), "-o", "p.jsonl", *flags])], HF_HOME=str(tmp_path)
+        [(tmp_path, ["preproc/process_multi_turn_taco.py", "-i", str(source), "-o", "p.jsonl", *flags])],
+        HF_HOME=str(tmp_path),
     )
     assert code == 2 and says in " ".join(said.split())
     assert ("Qwen" in said) == ("Qwen" in says)
-
-
-def test_the_chain_runs_from_evaluated_records_to_parquet(tmp_path, policy):
-    samples = [[(0, 0), (1, 1), (2, 2)], [(1, 1), (0, 0), (2, 2)]]
-    for name in ("t", "d"):
-        write_lines(tmp_path / f"{name}.jsonl", [trajectory_record(name, samples)])
-    rows = f"{ROWS} --train_file train.jsonl --validation_file test.jsonl --local_dir verl --model_name {policy}"
-    cut, test, made = run_commands(
-        (tmp_path, words.split())
-        for words in (
-            f"{CUT} -i t.jsonl -o train.jsonl --model_name {policy}",
-            f"{CUT} -i d.jsonl -o test.jsonl --model_name {policy} --is_test",
-            rows,
-        )
-    )
-    assert [cut[0], test[0], made[0]] == [0, 0, 0], (cut, test, made)
-    assert "down-sampling" in cut[1] and "longest prompt" in made[1]
-    for said, name, result, other in (
-        (cut, "--train_file", "train", "--validation_file"),
-        (test, "--validation_file", "test", "--train_file"),
-    ):
-        following = said[1].rpartition("next: ")[2]
-        assert f"{name} {result}.jsonl " in following and f"{other} {result}.jsonl" not in following
-        assert f"--model {policy}" in following
-    assert (tmp_path / "verl" / "train.parquet").exists()

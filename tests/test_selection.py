@@ -15,10 +15,14 @@ SCORES = st.lists(st.integers(0, 20), max_size=12)
 RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)  # public and hidden tests passed, of two each
 
 
-def group_of(tmp_path, *samples):
-    path = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, samples)])
-    [group] = read_scored(path, len(samples[0]))
-    return group
+@pytest.fixture
+def group_of(tmp_path):
+    def make(*samples):
+        path = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, samples)])
+        [group] = read_scored(path, len(samples[0]))
+        return group
+
+    return make
 
 
 @given(SCORES, st.integers(0, 13))
@@ -63,36 +67,30 @@ def test_ties_are_decided_by_position(scores, size, chosen):
     assert max_variance_subset(scores, size) == chosen
 
 
-def test_a_problem_that_every_first_program_solves_is_recognised(tmp_path):
-    assert solved_at_first_turn(group_of(tmp_path, [RIGHT, WRONG], [RIGHT, RIGHT]))
-    assert not solved_at_first_turn(group_of(tmp_path, [RIGHT, WRONG], [(2, 1), RIGHT]))
-    assert not solved_at_first_turn(group_of(tmp_path, [RIGHT, WRONG], [(1, 2), RIGHT]))
+@pytest.mark.parametrize(("first", "solved"), [(RIGHT, True), ((2, 1), False), ((1, 2), False)])
+def test_a_problem_that_every_first_program_solves_is_recognised(group_of, first, solved):
+    assert solved_at_first_turn(group_of([RIGHT, WRONG], [first, RIGHT])) is solved
 
 
-def test_training_keeps_trajectories_that_change_and_reach_a_right_program(tmp_path):
-    group = group_of(
-        tmp_path,
-        [WRONG, WRONG, WRONG],  # never changes
-        [RIGHT, RIGHT, RIGHT],  # never changes
-        [WRONG, HALF, (2, 1)],  # never right
-        [WRONG, HALF, RIGHT],
-        [RIGHT, HALF, HALF],  # right once is enough
-    )
-    selection = select(group, 4)
-    assert [scored.trajectory.sample for scored in selection.selected] == [3, 4]
-    assert (selection.unchanging, selection.never_solved, selection.not_needed) == (2, 1, 0)
-
-
-def test_of_too_many_trajectories_the_scores_that_vary_most_are_kept(tmp_path):
-    # Scores 1, 2, 2, 4, 4 over four tests: two of the lowest and two of the highest vary most.
-    group = group_of(tmp_path, [(2, 1), RIGHT], [HALF, RIGHT], [(0, 2), RIGHT], [WRONG, RIGHT], [RIGHT, WRONG])
-    selection = select(group, 4)
-    assert [scored.trajectory.sample for scored in selection.selected] == [0, 1, 3, 4]
-    assert selection.not_needed == 1
-
-
-def test_a_test_set_takes_the_one_trajectory_that_changes_least_right_or_not(tmp_path):
-    group = group_of(tmp_path, [WRONG, RIGHT], [RIGHT, RIGHT], [HALF, (2, 1)], [HALF, (1, 2)])
-    selection = select(group, 4, is_test=True)
-    assert [scored.trajectory.sample for scored in selection.selected] == [2]
-    assert (selection.unchanging, selection.never_solved, selection.not_needed) == (1, 0, 2)
+@pytest.mark.parametrize(
+    ("samples", "is_test", "selected", "left_out"),
+    [
+        # The second and third never change, the fourth is never right, and right once is enough.
+        (
+            [[WRONG, HALF, RIGHT], [WRONG] * 3, [RIGHT] * 3, [WRONG, HALF, (2, 1)], [RIGHT, HALF, HALF]],
+            False, [0, 4], (2, 1, 0),
+        ),
+        # Scores 1, 2, 2, 4, 4 over four tests: two of the lowest and two of the highest vary most.
+        (
+            [[(2, 1), RIGHT], [HALF, RIGHT], [(0, 2), RIGHT], [WRONG, RIGHT], [RIGHT, WRONG]],
+            False, [0, 1, 3, 4], (0, 0, 1),
+        ),
+        # A test set takes the one that changes least, right or not.
+        ([[WRONG, RIGHT], [RIGHT, RIGHT], [HALF, (2, 1)], [HALF, (1, 2)]], True, [2], (1, 0, 2)),
+    ],
+    ids=["changing and right", "down-sampling", "test set"],
+)  # fmt: skip
+def test_trajectories_are_selected_by_the_papers_rules(group_of, samples, is_test, selected, left_out):
+    selection = select(group_of(*samples), 4, is_test=is_test)
+    assert [scored.trajectory.sample for scored in selection.selected] == selected
+    assert (selection.unchanging, selection.never_solved, selection.not_needed) == left_out

@@ -23,22 +23,22 @@ ROWS = [{"id": number, "solutions": ["a", "b"], "question": "é" * number} for n
 def test_a_data_set_by_name_streams_the_rows_of_its_files(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / "train.parquet")
-    rows = list(hub_rows(str(tmp_path), "train", "main", "give a file"))
+    rows = list(hub_rows(str(tmp_path), "train", "main"))
     assert [row for _, row in rows] == ROWS
     assert rows[3][0].endswith("row 4")
     assert [row for _, row in local_rows(tmp_path / "train.parquet")] == ROWS
-    with pytest.raises(UserError, match="validation.*: give a file"):
-        list(hub_rows(str(tmp_path), "validation", "main", "give a file"))
+    with pytest.raises(UserError, match="validation.*--input_file"):
+        list(hub_rows(str(tmp_path), "validation", "main"))
 
 
 @pytest.mark.slow
 def test_unreachable_data_sets_name_the_file_to_give(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(UserError, match="nobody/nothing .*: give a file"):
-        list(hub_rows("nobody/nothing", "train", "main", "give a file"))
-    with pytest.raises(UserError, match=r"x\.jsonl.*nobody/nothing .*: give a file"):
-        hub_file("nobody/nothing", "x.jsonl", "main", "give a file")
+    with pytest.raises(UserError, match="nobody/nothing .*--input_file"):
+        list(hub_rows("nobody/nothing", "train", "main"))
+    with pytest.raises(UserError, match=r"x\.jsonl.*nobody/nothing .*--input_file"):
+        hub_file("nobody/nothing", "x.jsonl", "main")
 
 
 def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):
@@ -50,47 +50,43 @@ def test_a_bad_line_of_a_compressed_file_is_named_by_that_file(tmp_path):
         next(rows)
 
 
+def write_parquet(path, columns, **settings):
+    """Write a table of rows, or of columns by name."""
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    table = pyarrow.Table.from_pylist(columns) if isinstance(columns, list) else pyarrow.table(columns)
+    parquet.write_table(table, path, **settings)
+    return path
+
+
 def write(path, rows):
     """The rows in the form that the name of the file says."""
     if path.suffix == ".parquet":
-        return write_parquet(path, pytest.importorskip("pyarrow").Table.from_pylist(rows))
+        return write_parquet(path, rows)
     name = path.name.removesuffix(".gz")
     text = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
 
-FORMS = ["a.jsonl", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"]
+FORMS = {"a.jsonl": "line", "a.jsonl.gz": "line", "a.json": "item", "a.json.gz": "item", "a.parquet": "row"}
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_a_problem_file_gives_the_same_problems(tmp_path, name):
+def test_every_form_of_a_problem_file_gives_the_same_problems_and_names_a_bad_row(tmp_path, name):
     records = [square_problem(number) for number in range(20)]
     path = write(tmp_path / name, records)
     assert [problem.record for problem in load_problems(path)] == records
     assert list(iterate_records(path)) == records
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_a_bad_row_is_named_in_every_form(tmp_path, name):
-    path = write(tmp_path / name, [square_problem(1), square_problem(1)])
-    place = {"a.parquet": "row 2", "a.json": "item 2", "a.json.gz": "item 2"}.get(name, "line 2")
-    with pytest.raises(UserError, match=f"{name}, {place}: id 1"):
+    write(path, records[:1] * 2)
+    with pytest.raises(UserError, match=f"{name}, {FORMS[name]} 2: id 0"):
         load_problems(path)
 
 
 def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
     moment = datetime(2026, 1, 2, 3, 4, 5)
-    row = {
-        "price": Decimal("1.50"),
-        "raw": b"\xffa",
-        "took": timedelta(seconds=1),
-        "when": [moment],
-        "at": {"day": moment},
-    }
-    write_parquet(tmp_path / "rows.parquet", pyarrow.Table.from_pylist([row]))
-    (found,) = (row for _, row in local_rows(tmp_path / "rows.parquet"))
+    row = {"price": Decimal("1.50"), "raw": b"\xffa", "took": timedelta(seconds=1), "when": [moment]}
+    path = write_parquet(tmp_path / "rows.parquet", [row | {"at": {"day": moment}}])
+    [(_, found)] = local_rows(path)
     assert json.loads(encode_record(found)) == found
     assert (found["price"], found["raw"], found["when"]) == ("1.50", "\ufffda", [moment.isoformat()])
 
@@ -152,78 +148,46 @@ def test_an_integer_that_is_too_long_is_refused_in_no_time(tmp_path):
 # Files from anybody
 
 
-def memory_of(command):
-    """The most memory that a command took, with its processes, in bytes; it must end by itself."""
-    code = (
-        f"import re, resource\n{command}\n"
-        # Linux counts what this process had when it started the command as the command's own `ru_maxrss`.
-        "own = int(re.search('VmHWM:\\s*([0-9]+)', open('/proc/self/status').read())[1])\n"
-        "print(max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) << 10)"
-    )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert finished.returncode == 0, finished.stderr
-    *said, most = finished.stdout.splitlines()
-    return said, int(most)
-
-
 READ = """
+import re, resource, sys
 from pathlib import Path
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 try:
-    kept = [row for _, row in read_rows(Path({path!r}))]
-    print('read')
+    kept = [row for _, row in read_rows(Path(sys.argv[1]))]
+    print("read")
 except UserError as error:
     print(error)
+# Linux counts what this process had when it started the command as the command's own `ru_maxrss`.
+own = int(re.search("VmHWM:\\s*([0-9]+)", open("/proc/self/status").read())[1])
+print(max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) << 10)
 """
-
-
-def repeated(path, head, piece, times, tail):
-    """A gzip file of the pieces one after the other, each compressed by itself."""
-    path.write_bytes(gzip.compress(head) + gzip.compress(piece) * times + gzip.compress(tail))
-    return path
-
-
 MIB = b"x" * (1 << 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "head", "piece", "times", "named"),
+    ("name", "head", "piece", "named"),
     [
-        ("line.jsonl.gz", b'{"id": 0}\n{"id": "', MIB, 800, "line 2"),
-        ("array.json.gz", b'[{"id": "', MIB, 800, "array"),
-        ("lines.jsonl.gz", b"", b'{"id": "' + MIB + b'"}\n', 800, "unpacked"),
+        ("line.jsonl.gz", b'{"id": 0}\n{"id": "', MIB, "line 2"),
+        ("array.json.gz", b'[{"id": "', MIB, "array"),
+        ("lines.jsonl.gz", b"", b'{"id": "' + MIB + b'"}\n', "unpacked"),
+        ("many.parquet", b"", b"", "unpacked"),
     ],
 )
-def test_a_small_compressed_file_does_not_take_the_memory_of_what_it_unpacks_to(
-    tmp_path, name, head, piece, times, named
-):
-    path = repeated(tmp_path / name, head, piece, times, b'"}]')
+def test_a_small_file_does_not_take_the_memory_of_what_it_unpacks_to(tmp_path, name, head, piece, named):
+    path = tmp_path / name
+    if piece:
+        path.write_bytes(gzip.compress(head) + gzip.compress(piece) * 800 + gzip.compress(b'"}]'))
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        text = arrow.DictionaryArray.from_arrays(arrow.array([0] * 2000, arrow.int32()), [MIB.decode()])
+        write_parquet(path, {"id": text}, compression="zstd")
     assert path.stat().st_size < 16 << 20
-    [said], most = memory_of(READ.format(path=str(path)))
+    ended = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=120, check=True)
+    said, most = ended.stdout.splitlines()
     assert name in said and named in said
-    assert most < 3 * LARGEST_ROW
-
-
-def write_parquet(path, columns, **settings):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
-    table = columns if isinstance(columns, pyarrow.Table) else pyarrow.table(columns)
-    parquet.write_table(table, path, **settings)
-    return path
-
-
-@pytest.mark.slow
-def test_a_small_parquet_file_does_not_take_the_memory_of_its_rows(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2000, pyarrow.int32()), [MIB.decode()])
-    many = write_parquet(tmp_path / "many.parquet", {"id": text}, compression="zstd")
-    assert many.stat().st_size < 1 << 20
-    [said], most = memory_of(READ.format(path=str(many)))
-    assert "many.parquet" in said and "unpacked" in said
-    assert most < 3 * LARGEST_ROW
+    assert int(most) < 3 * LARGEST_ROW
 
 
 def test_a_row_of_a_parquet_file_that_is_too_large_is_refused(tmp_path, monkeypatch):

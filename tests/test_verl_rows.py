@@ -1,6 +1,7 @@
 """Parquet for veRL: columns, lengths, splits, and veRL's own data set reading them."""
 
 import json
+from pathlib import Path
 
 import pytest
 from pyarrow import parquet
@@ -8,7 +9,7 @@ from support import square_problem, trajectory_record, write_lines
 
 from cobalt.episode import load_prompts
 from cobalt.episode.token_count import PromptTokenCounter
-from cobalt.selection import verl_parquet
+from cobalt.selection import verl_rows
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.verl_rows import (
     MultiTurnRowsSettings,
@@ -24,32 +25,32 @@ RIGHT, HALF, WRONG = (2, 2), (1, 1), (0, 0)
 
 
 def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096, **more):
-    train, validation = files
-    return kind(
-        train_file=train, validation_file=validation, local_dir=tmp_path / "verl", model_name=policy,
-        max_prompt_length=limit, **more,
-    )  # fmt: skip
-
-
-def single_turn(tmp_path, policy, train, validation, limit=4096, **more):
-    files = [write_lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("t", train), ("v", validation))]
-    return settings_of(tmp_path, policy, files, limit=limit, **more)
+    """The settings of a conversion of two files, or of the records of two."""
+    train, validation = (
+        one if isinstance(one, Path) else write_lines(tmp_path / f"{name}.jsonl", one)
+        for name, one in zip("tv", files, strict=True)
+    )
+    folder, files = tmp_path / "verl", {"train_file": train, "validation_file": validation}
+    return kind(local_dir=folder, model_name=policy, max_prompt_length=limit, **files, **more)
 
 
 async def multi_turn(tmp_path, policy):
-    """Contextual prompts of two splits, made by the whole chain."""
-    for split, identifier in (("train", 1), ("validation", "v")):
-        record = trajectory_record(identifier, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
-        source = write_lines(tmp_path / f"{split}.evaluation.jsonl", [record])
-        await select_prompts(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
-    files = [tmp_path / "train.jsonl", tmp_path / "validation.jsonl"]
-    return settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
+    """Contextual prompts of two splits, made by the whole chain, which says how it goes on."""
+    files = {False: tmp_path / "train.jsonl", True: tmp_path / "validation.jsonl"}
+    for is_test, file in files.items():
+        record = trajectory_record(file.stem, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
+        source = write_lines(tmp_path / f"of_{file.name}", [record])
+        outcome = await select_prompts(ProcessingSettings(source, file, policy, is_test=is_test), None)
+        assert [f"{flag} {file} " in outcome.next for flag in ("--train_file", "--validation_file")] == [
+            not is_test, is_test,
+        ]  # fmt: skip
+        assert f"--model {policy}" in outcome.next
+    return settings_of(tmp_path, policy, files.values(), MultiTurnRowsSettings)
 
 
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
-    run = single_turn(
-        tmp_path, policy, [square_problem(0), square_problem(1, instruction="Mine.")], [square_problem(2)]
-    )
+    train = [square_problem(0), square_problem(1, instruction="Mine.")]
+    run = settings_of(tmp_path, policy, (train, [square_problem(2)]))
     summary = convert_single_turn(run).summary
     rows = parquet.read_table(run.local_dir / "train.parquet").to_pylist()
     assert list(rows[0]) == COLUMNS
@@ -71,11 +72,11 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
 def test_prompts_that_are_named_word_every_problem_or_are_refused(tmp_path, policy):
     worded = load_prompts("pocket").first_turn("Print the square of a number.")
     train = [square_problem(0), square_problem(1, instruction=worded)]
-    run = single_turn(tmp_path, policy, train, [square_problem(2, instruction="Mine.")], prompts="pocket")
+    run = settings_of(tmp_path, policy, (train, [square_problem(2, instruction="Mine.")]), prompts="pocket")
     with pytest.raises(UserError, match=r"v\.jsonl: record 2: .*'instruction'.*--prompts"):
         convert_single_turn(run)
-    summary = convert_single_turn(single_turn(tmp_path, policy, train, [square_problem(2)], prompts="pocket")).summary
-    assert summary["train"]["rows"] == 2
+    run = settings_of(tmp_path, policy, (train, [square_problem(2)]), prompts="pocket")
+    assert convert_single_turn(run).summary["train"]["rows"] == 2
 
 
 @pytest.mark.slow
@@ -107,11 +108,11 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
 
 
 def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monkeypatch):
-    monkeypatch.setattr(verl_parquet, "ROWS_IN_A_GROUP", 3)
-    monkeypatch.setattr(verl_parquet, "CHARACTERS_IN_A_GROUP", 2000)
+    monkeypatch.setattr(verl_rows, "ROWS_IN_A_GROUP", 3)
+    monkeypatch.setattr(verl_rows, "CHARACTERS_IN_A_GROUP", 2000)
     big = {"inputs": ["1" * 1500], "outputs": ["1"]}
     train = [square_problem(i) for i in range(3)] + [square_problem(i, test_cases=big) for i in range(3, 8)]
-    run = single_turn(tmp_path, policy, train, [square_problem(9)], prompts="pocket")
+    run = settings_of(tmp_path, policy, (train, [square_problem(9)]), prompts="pocket")
     convert_single_turn(run)
     file = parquet.ParquetFile(run.local_dir / "train.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)] == [3, 2, 2, 1]
@@ -131,7 +132,7 @@ def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monke
 )  # fmt: skip
 def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, validation, limit, message):
     with pytest.raises(UserError, match=message):
-        convert_single_turn(single_turn(tmp_path, policy, train, validation, limit))
+        convert_single_turn(settings_of(tmp_path, policy, (train, validation), limit=limit))
     assert not [path for path in tmp_path.glob("verl/*") if not path.name.endswith(".run.json")]
 
 
@@ -154,10 +155,6 @@ PROMPT = {
     ],
 )
 def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, change, message):
-    files = [
-        write_lines(tmp_path / "t.jsonl", [change if "question" in change else PROMPT | change]),
-        write_lines(tmp_path / "v.jsonl", [PROMPT]),
-    ]
-    run = settings_of(tmp_path, policy, files, MultiTurnRowsSettings)
+    row = change if "question" in change else PROMPT | change
     with pytest.raises(UserError, match=message):
-        convert_multi_turn(run)
+        convert_multi_turn(settings_of(tmp_path, policy, ([row], [PROMPT]), MultiTurnRowsSettings))

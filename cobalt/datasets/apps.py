@@ -9,11 +9,11 @@ recorded solutions decide; without one the reading of APPS's grader holds.
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pydantic.dataclasses
 
-from cobalt.datasets.readings import UnreadableTests, call_readings, passed_reading, text_readings
+from cobalt.datasets.readings import Task, UnreadableTests, call_readings, passed_reading, text_readings
 from cobalt.datasets.sources import (
     InstructionPrompts,
     ProblemsFile,
@@ -75,16 +75,6 @@ class AppsSettings:
             raise UserError("APPS+ is not on the Hugging Face Hub: give its JSON file by --input_file")
 
 
-class Task(NamedTuple):
-    """A row, read: `readings` is what its tests may mean, the likelier first; `programs` are recorded solutions."""
-
-    id: str
-    difficulty: str | None
-    question: str
-    readings: tuple[TestSuite, ...]
-    programs: tuple[str, ...]
-
-
 @stage
 async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
     """Write the problems in the order of the source, and count them; `judge` judges the recorded solutions.
@@ -141,8 +131,7 @@ def _summary(tally: Tally) -> Summary:
 
 def _rows(settings: AppsSettings) -> Iterator[Row]:
     """The rows of the source; those of APPS+ get their number in the file as `problem_id`."""
-    advice = f"give a copy of {settings.split}.jsonl by --input_file"
-    rows = local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision, advice))
+    rows = local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision))
     for number, (place, row) in enumerate(rows):
         yield place, row if settings.data_set == "apps" else {"problem_id": number} | row
 

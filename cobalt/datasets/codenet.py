@@ -13,7 +13,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import pydantic.dataclasses
 import tyro
@@ -86,12 +86,12 @@ class CodeNetSettings(GroupSettings):
 
 
 class Submission(NamedTuple):
-    """A judged Python submission: its milliseconds, 0 for a compile error, and the Python that its language names."""
+    """A judged Python submission: its milliseconds, 0 for a compile error, and whether its language names Python 3."""
 
     id: str
     status: Status
     cpu_time: int
-    version: int | None
+    python_3: bool
 
 
 @stage
@@ -166,7 +166,9 @@ class _Reader:
             self.content ^= _digest(problem, statement, rows, sources)
             instruction = self._prompts.first_turn(statement.text)
             candidates = self._candidates(submissions, sources)
-            record = _record(problem, statement, instruction)
+            inputs, outputs = zip(*statement.samples, strict=True)
+            record = problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs))
+            record["source"] = "codenet"
             messages = opening_messages(instruction, self._prompts)
             yield JudgedProblem(problem, messages, candidates, record, _refusal(submissions))
 
@@ -176,8 +178,6 @@ class _Reader:
         for row in rows:
             counts[READ] += 1
             submission = _submission(row)
-            if isinstance(submission, Submission) and submission.version == 2:
-                submission = PYTHON_2
             if isinstance(submission, Submission):
                 submissions.append(submission)
                 continue
@@ -202,12 +202,6 @@ class _Reader:
                 reward += rewards.runtime_bonus * slower / len(times)
             candidates.append(Candidate(program, one.status, reward, one.id))
         return candidates
-
-
-def _record(problem: str, statement: Statement, instruction: str) -> dict[str, Any]:
-    """The problem as the judge and the rollout scripts read it; its tests are its samples."""
-    inputs, outputs = zip(*statement.samples, strict=True)
-    return problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs)) | {"source": "codenet"}
 
 
 def _python_rows(problem: str, table: str) -> list[dict[str, str]]:
@@ -236,9 +230,11 @@ def _submission(row: Mapping[str, str]) -> Submission | str:
         return EMPTY_FIELD
     if not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
         return NEGATIVE_FIELD
+    named = _VERSION.match(text["original_language"])
+    if named and named[1] == "2":
+        return PYTHON_2
     time = int(text["cpu_time"]) if ran else 0
-    version = _VERSION.match(text["original_language"])
-    return Submission(text["submission_id"], STATUSES[text["status"]], time, version and int(version[1]))
+    return Submission(text["submission_id"], STATUSES[text["status"]], time, named is not None)
 
 
 def _program(source: bytes) -> str:
@@ -251,7 +247,7 @@ def _program(source: bytes) -> str:
 
 def _refusal(submissions: Sequence[Submission]) -> Refuse:
     """Why a program is left out after all: it may be in Python 2, or its compile error was that of another Python."""
-    python_3 = frozenset(one.id for one in submissions if one.version == 3)
+    python_3 = frozenset(one.id for one in submissions if one.python_3)
 
     def refuse(candidate: Candidate) -> str | None:
         if candidate.status is Status.COMPILE_ERROR:

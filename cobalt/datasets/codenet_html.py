@@ -22,7 +22,7 @@ FIGURE = "[figure]"
 _SKIPPED = frozenset({"script", "style"})
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _LISTS = frozenset({"ul", "ol", "dir"})
-_CELLS = frozenset({"tr", "td", "th"})
+_TABLES = frozenset({"table", "tr", "td", "th"})
 _INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
 _BREAKS = frozenset(
     {"p", "div", "section", "blockquote", "center", "hr", "dl", "dt", "dd", "details", "summary", "figure"}
@@ -95,8 +95,7 @@ class _PageParser(HTMLParser):
         self._inline: list[tuple[str, int]] = []  # open inline tags, and where in the parts their content begins
         self._lists: list[int | None] = []  # for each open list the number of its next item; None without numbers
         self._quote = False  # directly within <blockquote>, where the pages of AIZU set input formats line by line
-        self._rows: list[list[str]] | None = None  # of the open table
-        self._cell: list[str] | None = None  # paragraphs of the open cell
+        self._rows: list[list[str]] | None = None  # the cells of the open table
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._skipped:
@@ -112,6 +111,10 @@ class _PageParser(HTMLParser):
         elif tag == self._skipped:
             self._skipped = ""
 
+    def handle_data(self, data: str) -> None:
+        if not self._skipped:
+            self._parts.append(data if self._kind == "preformatted" or self._quote else _SPACE.sub(" ", data))
+
     def _handle(self, tag: str, *, opens: bool) -> None:
         if tag == "br" or (tag == "img" and opens):  # browsers take </br> as <br>
             self._parts.append("\n" if tag == "br" else f" {FIGURE} ")
@@ -121,82 +124,67 @@ class _PageParser(HTMLParser):
             elif tag in ("sub", "sup") or self._kind != "preformatted":
                 self._inline.append((tag, len(self._parts)))
         elif tag == "pre" or tag in _HEADINGS:
-            self._end_block()
-            if opens:
-                self._kind, self._level = ("preformatted", 0) if tag == "pre" else ("heading", _HEADINGS[tag])
+            self._begin(
+                ("preformatted" if tag == "pre" else "heading") if opens else "paragraph", _HEADINGS.get(tag, 0)
+            )
         elif self._kind == "preformatted":
             return
-        elif tag == "li":
-            self._end_block()
-            if opens:
-                self._begin_item()
-        elif tag in _LISTS:
-            self._end_block()
-            if opens:
-                self._lists.append(1 if tag == "ol" else None)
-            elif self._lists:
-                self._lists.pop()
-        elif tag == "table":
-            if opens:
-                self._end_block()
-                self._rows = self._rows or []
-            else:
-                self.end_table()
-        elif tag in _CELLS:
-            self._end_cell()
-            if opens and self._rows is not None:
-                if tag == "tr":
-                    self._rows.append([])
-                else:
-                    self._cell = []
+        elif tag in _BREAKS and self._kind == "item":  # its paragraphs are lines of it
+            self._parts.append("\n")
         elif tag in _BREAKS:
-            self._break(quotes=opens and tag == "blockquote")
+            self._begin(quote=opens and tag == "blockquote")
+        elif tag in _LISTS or tag == "li":
+            self._handle_list(tag, opens)
+        elif tag in _TABLES:
+            self._handle_table(tag, opens)
 
-    def handle_data(self, data: str) -> None:
-        if not self._skipped:
-            self._parts.append(data if self._kind == "preformatted" or self._quote else _SPACE.sub(" ", data))
+    def _handle_list(self, tag: str, opens: bool) -> None:
+        self._begin()
+        if tag == "li" and opens:
+            number = self._lists[-1] if self._lists else None
+            if number is not None:
+                self._lists[-1] = number + 1
+            marker = "- " if number is None else f"{number}. "
+            self._begin("item", max(0, len(self._lists) - 1), marker)
+        elif opens:
+            self._lists.append(1 if tag == "ol" else None)
+        elif tag != "li" and self._lists:
+            self._lists.pop()
+
+    def _handle_table(self, tag: str, opens: bool) -> None:
+        self._begin()
+        if tag == "table" and not opens:
+            self.end_table()
+        elif tag == "table":
+            self._rows = self._rows or []
+        elif opens and self._rows is not None:
+            if tag == "tr" or not self._rows:
+                self._rows.append([])
+            if tag != "tr":
+                self._rows[-1].append("")
 
     def end_table(self) -> None:
         """End the open block, and the open table if there is one."""
-        self._end_cell()
+        self._begin()
         lines = [f"| {' | '.join(row)} |" for row in self._rows or [] if any(row)]
         self._rows = None
         if lines:
             self.blocks.append(Block("table", "\n".join(lines)))
 
-    def _begin_item(self) -> None:
-        number = self._lists[-1] if self._lists else None
-        if number is not None:
-            self._lists[-1] = number + 1
-        self._kind, self._level = "item", max(0, len(self._lists) - 1)
-        self._marker = "- " if number is None else f"{number}. "
-
-    def _break(self, *, quotes: bool) -> None:
-        if self._kind == "item":  # its paragraphs are lines of it
-            self._parts.append("\n")
-        else:
-            self._end_block()
-            self._quote = quotes
-
-    def _end_block(self) -> None:
+    def _begin(self, kind: Kind = "paragraph", level: int = 0, marker: str = "", *, quote: bool = False) -> None:
+        """End the open block, which gets into the open cell if there is one, and begin another."""
         while self._inline:
             self._end_inline(self._inline[-1][0])
         text = "".join(self._parts)
         text = _preformatted(text) if self._kind == "preformatted" else _flowing(text)
         if text and self._rows is not None and self._kind in ("paragraph", "item"):
-            self._cell = [*(self._cell or []), self._marker + text.replace("\n", "<br>")]
+            row = self._rows[-1] if self._rows else []
+            before = row.pop() if row else ""
+            row.append(f"{before} {self._marker}{text}".strip().replace("\n", "<br>"))
+            self._rows[-1:] = [row]
         elif text:
             self.blocks.append(Block(self._kind, self._marker + text, self._level))
-        self._kind, self._level, self._marker, self._parts, self._quote = "paragraph", 0, "", [], False
-
-    def _end_cell(self) -> None:
-        self._end_block()
-        if self._cell is None:
-            return
-        cell, self._cell = " ".join(self._cell), None
-        if self._rows is not None:
-            self._rows = self._rows or [[]]
-            self._rows[-1].append(cell)
+        self._kind, self._level, self._marker, self._parts, self._quote = kind, level, marker, [], quote
 
     def _end_inline(self, tag: str) -> None:
         if tag not in (name for name, _ in self._inline):
@@ -205,9 +193,8 @@ class _PageParser(HTMLParser):
         while name != tag:
             name, begin = self._inline.pop()
         content = "".join(self._parts[begin:])
-        before = self._parts[begin - 1] if begin else ""
         if tag in ("sub", "sup"):
-            content = _script(tag, content, before)
+            content = _script(tag, content, self._parts[begin - 1] if begin else "")
         elif self._kind != "preformatted":
             content = _marked("$" if tag == "var" else "`", content)
         self._parts[begin:] = [content]

@@ -102,8 +102,8 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
 
 def read_tasks(settings: HumanEvalSettings, tally: Tally) -> Iterator[Task]:
     """The tasks of the file or data set, in its order; rows are counted, with those that cannot be read."""
-    file, advice = settings.input_file, "give a local copy by --input_file"
-    rows = local_rows(file) if file else hub_rows(DATA_SET, "test", settings.revision, advice)
+    file = settings.input_file
+    rows = local_rows(file) if file else hub_rows(DATA_SET, "test", settings.revision)
     return read_each(rows, _task, "task_id", tally)
 
 

@@ -85,7 +85,7 @@ def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
     prompts = load_prompts(settings.prompts)
     source = settings.input_file or Path(FILE)
     if settings.input_file is None and not source.is_file():
-        source = hub_file(DATA_SET, FILE, "main", f"give a local copy of {FILE} by --input_file")
+        source = hub_file(DATA_SET, FILE, "main")
     arguments = {
         "stage": "livecodebench",
         "start_date": settings.start_date and settings.start_date.isoformat(),

@@ -105,8 +105,7 @@ def _problems(settings: MbppSettings, prompts: PromptSet, tally: Tally) -> Itera
     if settings.input_file:
         rows: Iterator[Row] = local_rows(settings.input_file)
     else:
-        advice = "give a copy of mbpp.jsonl by --input_file"
-        rows = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, advice, CONFIG))
+        rows = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, CONFIG))
     tasks = {task.id: task for task in read_each(rows, partial(_read, settings=settings), "task_id", tally)}
     if settings.shots and (missing := set(EXAMPLES) - tasks.keys()):
         why = f"the file has no task {min(missing)}{first_malformed(tally.first)}"

@@ -6,20 +6,31 @@ is an assertion test (`cobalt.judge.asserting`). The paper's way, everything joi
 and blanks within texts; it is kept as a named option.
 """
 
-import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from cobalt.datasets.recorder import source_of
 from cobalt.judge import Judge
 from cobalt.judge.calling import call_input, canonical_json
-from cobalt.problems.problem import TestSuite
+from cobalt.problems.problem import ProblemId, TestSuite
 from cobalt.stage.retrying import retrying
 from cobalt.stage.rows import encode_json
 
 
 class UnreadableTests(Exception):
     """A data set's tests do not have the form that they should have."""
+
+
+class Task(NamedTuple):
+    """A row, read: `readings` is what its tests may mean, the likelier first; `programs` are recorded solutions."""
+
+    id: ProblemId
+    difficulty: str | None
+    question: str
+    readings: tuple[TestSuite, ...]
+    programs: tuple[str, ...]
+    tests_left_out: int = 0
 
 
 def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
@@ -69,12 +80,12 @@ def _assertion_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence
     """The calls as assertions, because a line of JSON cannot hold a key that is a number."""
     scripts, checks = [], []
     for arguments, expected in zip(calls, results, strict=True):
-        call = f"{fn_name}({', '.join(map(_literal, arguments))})"
+        call = f"{fn_name}({', '.join(map(source_of, arguments))})"
         scripts.append(call)
         if isinstance(expected, list | dict):  # tuples are lists and keys are texts, as in calls with JSON arguments
-            checks.append(f"import json\nassert json.loads(json.dumps({call})) == {_literal(expected)}")
+            checks.append(f"import json\nassert json.loads(json.dumps({call})) == {source_of(expected)}")
         else:
-            checks.append(f"assert {call} == {_literal(expected)}")
+            checks.append(f"assert {call} == {source_of(expected)}")
     return TestSuite(tuple(scripts), tuple(checks), fn_name, True)
 
 
@@ -94,20 +105,6 @@ def _all_whole_keys(value: Any) -> Any:
 
 
 _WHOLE = re.compile(r"-?\d{1,600}", re.ASCII)  # no longer than `int` reads under every limit
-_LONG = 2000  # bits; under every limit that can be set
-
-
-def _literal(value: object) -> str:
-    """Python code of a JSON value: `repr`, but such that it can always be compiled, whatever Python's limits."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_literal, value)) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > _LONG:
-        return hex(value)
-    return repr(value)
 
 
 def text_suite(inputs: Sequence[object], outputs: Sequence[object], between: str = " ") -> TestSuite:

@@ -10,9 +10,11 @@ import math
 import sys
 from typing import Any
 
+_LONG = 2000  # bits; under every limit that can be set
+
 
 def source_of(value: Any) -> str:
-    """The value as Python source.
+    """The value as Python source, which can be compiled whatever Python's limit of the digits of integers.
 
     Raises:
         TypeError: it is, or holds, a value of another type than those of Python's literals.
@@ -20,6 +22,8 @@ def source_of(value: Any) -> str:
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return f"float({str(value)!r})"
+    if kind is int and value.bit_length() > _LONG:
+        return hex(value)
     if value is None or kind in (bool, int, float, str, bytes):
         return repr(value)
     if kind is complex:

@@ -55,20 +55,19 @@ def local_rows(path: Path) -> Iterator[Row]:
         yield f"{path}, {place}", row
 
 
-def hub_rows(name: str, split: str, revision: str, advice: str, config: str | None = None) -> Iterator[Row]:
+def hub_rows(name: str, split: str, revision: str, config: str | None = None) -> Iterator[Row]:
     """The rows of a data set, streamed.
 
     Args:
         name: `owner/name` on the Hub, or a folder of files that `datasets` reads.
         split: Its split.
         revision: Branch, tag or commit.
-        advice: The end of an error's message: what else the user could give.
         config: Its configuration; None: the default one.
 
     Raises:
         UserError: the rows cannot be read, or there is no such split.
     """
-    with _asking(name, advice):
+    with _asking(name):
         import datasets
 
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
@@ -76,16 +75,16 @@ def hub_rows(name: str, split: str, revision: str, advice: str, config: str | No
             yield f"{name}, row {number}", plain_row(row)
 
 
-def hub_file(name: str, file: str, revision: str, advice: str) -> Path:
+def hub_file(name: str, file: str, revision: str) -> Path:
     """A file of a data set on the Hub, downloaded into the Hub's cache; arguments and errors as of `hub_rows`."""
-    with _asking(f"{file} of {name}", advice):
+    with _asking(f"{file} of {name}"):
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
 
 
 @contextmanager
-def _asking(what: str, advice: str) -> Iterator[None]:
+def _asking(what: str) -> Iterator[None]:
     """Turn what the Hub and its libraries raise into UserError, and silence their warnings of each attempt."""
     try:
         from datasets.exceptions import DatasetsError
@@ -99,7 +98,7 @@ def _asking(what: str, advice: str) -> Iterator[None]:
         yield
     except (OSError, HTTPError, DatasetsError, ArrowException, ValueError) as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"cannot read {what} ({first}): {advice}") from None
+        raise UserError(f"cannot read {what} ({first}): give a local copy by --input_file") from None
 
 
 def read_each(

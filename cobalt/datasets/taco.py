@@ -14,7 +14,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pydantic.dataclasses
 import tyro
 
-from cobalt.datasets.readings import UnreadableTests, call_readings, passed_reading, text_readings, text_suite
+from cobalt.datasets.readings import Task, UnreadableTests, call_readings, passed_reading, text_readings, text_suite
 from cobalt.datasets.sources import (
     InstructionPrompts,
     Revision,
@@ -157,8 +156,7 @@ def _rows(settings: TacoSettings) -> Iterator[_Row]:
         deque(local_rows(settings.input_file), 0)  # a damaged file is named before hours of judging
         rows = local_rows(settings.input_file)
     else:
-        advice = "give a copy of the data set's rows (JSONL, or the Hub's Parquet file of it) by --input_file"
-        rows = hub_rows(DATA_SET, "train", settings.revision, advice)
+        rows = hub_rows(DATA_SET, "train", settings.revision)
     first: dict[ProblemId, int] = {}
     for number, (place, row) in enumerate(rows):
         identifier = row.get("id")
@@ -171,19 +169,18 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
     if row.repeated:
         return dropped
     try:
-        candidate = await asyncio.to_thread(read_row, row.fields, settings)
+        task = await asyncio.to_thread(read_row, row.fields, settings)
     except UserError as error:
         return dropped | {"dropped": Rule.MALFORMED.name, "message": f"{row.place}: {error}"}
-    if isinstance(candidate, Rule):
-        return dropped | {"dropped": candidate.name}
-    programs = list(candidate.programs)
-    random.Random(f"{settings.seed} {candidate.id}").shuffle(programs)
-    suite = await passed_reading(judge, programs[: settings.max_solutions], candidate.readings)
+    if isinstance(task, Rule):
+        return dropped | {"dropped": task.name}
+    programs = list(task.programs)
+    random.Random(f"{settings.seed} {task.id}").shuffle(programs)
+    suite = await passed_reading(judge, programs[: settings.max_solutions], task.readings)
     if suite is None:
         return dropped | {"dropped": Rule.UNSOLVED.name}
-    problem = {"id": candidate.id, "difficulty": candidate.difficulty, "question": candidate.question}
-    problem["test_cases"] = suite.to_json()
-    return {"id": row.id, "problem": problem, "tests_left_out": candidate.tests_left_out}
+    problem = {"id": task.id, "difficulty": task.difficulty, "question": task.question, "test_cases": suite.to_json()}
+    return {"id": row.id, "problem": problem, "tests_left_out": task.tests_left_out}
 
 
 def _count(rows_file: Path) -> Summary:
@@ -271,20 +268,8 @@ def _completed(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A row that passed the rules on its form: what its tests may mean, and the recorded solutions that decide."""
-
-    id: ProblemId
-    difficulty: str
-    question: str
-    readings: tuple[TestSuite, ...]
-    programs: tuple[str, ...]
-    tests_left_out: int = 0
-
-
-def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Candidate | Rule:
-    """The candidate in a row of the data set, or the first rule on form that drops the row.
+def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Task | Rule:
+    """The task in a row of the data set, or the first rule on form that drops the row.
 
     Raises:
         UserError: a field is missing or of a wrong type; it is named.
@@ -321,7 +306,7 @@ def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Candidate | Rule
     statement = question.strip()
     if readings[0].fn_name is not None:
         statement = with_starter_code(statement, row.get("starter_code"))
-    return Candidate(
+    return Task(
         identifier,
         difficulty if isinstance(difficulty, str) else "UNKNOWN_DIFFICULTY",
         statement,

@@ -30,7 +30,7 @@ from cobalt.selection.selection import authors_solved_at_first_turn, select, sol
 from cobalt.stage.errors import UserError, naming, tally
 from cobalt.stage.progress import track
 from cobalt.stage.rows import encode_json, parse_json
-from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, quoted, stage, whole
+from cobalt.stage.run import Flag, Input, OptionalFile, Outcome, Output, check_ranges, quoted, stage, whole
 from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.tally import Summary
@@ -89,11 +89,9 @@ class ProcessingSettings(JudgeFlags):
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        for name in ("num_turns", "max_trajectories", "max_prompt_tokens"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be 1 or more")
-        if not 0 <= self.perturbed_ratio <= 1:
-            raise UserError(f"perturbed_ratio is {self.perturbed_ratio}: it must lie between 0 and 1")
+        counts = ("num_turns", "max_trajectories", "max_prompt_tokens")
+        check_ranges(self, *((name, getattr(self, name) >= 1, "1 or more") for name in counts))
+        check_ranges(self, ("perturbed_ratio", 0 <= self.perturbed_ratio <= 1, "0 to 1"))
         if self.perturbed_file and not self.perturbed_ratio:
             raise UserError("perturbed_file is set, but perturbed_ratio is 0: set the share of perturbed prompts, too")
 

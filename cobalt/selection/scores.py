@@ -65,18 +65,23 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
         yield scored
 
 
-def _check_record(group: ProblemTrajectories, turns: int) -> None:
-    """Check that a record is one that prompts can be made from."""
+def check_evaluated(group: ProblemTrajectories) -> None:
+    """Raise UserError if a record's public tests are perturbed ones, or the axes of its fields are not certain."""
     if recorded_public_tests(group.problem) == "perturbed":
         raise UserError(
-            "its feedback and public pass rates come from perturbed tests: use a run on the true tests, and add"
-            " perturbed prompts with --perturbed_ratio"
+            "its feedback and public pass rates come from perturbed tests: give a run on the true tests (perturbed"
+            " prompts are added by --perturbed_ratio of process_multi_turn_taco.py)"
         )
     if not axes_are_known(group):
         raise UserError(
             "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
             " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
         )
+
+
+def _check_record(group: ProblemTrajectories, turns: int) -> None:
+    """Check that a record is one that prompts can be made from."""
+    check_evaluated(group)
     if not len(group.problem.public_tests):
         raise UserError("it has public pass rates, but no public tests (field 'public_test_cases')")
     for trajectory in group.trajectories:

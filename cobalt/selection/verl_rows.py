@@ -2,16 +2,17 @@
 
 A row has the five columns that veRL's `RLHFDataset` and reward managers read and nothing else: `data_source`,
 `prompt` (messages), `ability`, `reward_model` (`style`, `ground_truth`: all tests as a JSON string) and `extra_info`
-(`cobalt.selection.verl_parquet.rows_schema`). Over-long prompts, by veRL's measure, are left out and counted, because
-veRL would stop at them or cut them. Contextual prompts of the authors are read, too.
+(`rows_schema`). Over-long prompts, by veRL's measure, are left out and counted, because veRL would stop at them or cut
+them. Contextual prompts of the authors are read, too.
 """
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -22,12 +23,11 @@ from cobalt.episode.chat_template import TemplateThinking, template_arguments
 from cobalt.episode.prompt_set import BUILT_IN, DEFAULT
 from cobalt.episode.token_count import PolicyName, PromptTokenCounter, recorded_policy
 from cobalt.problems.problem import Problem, TestSuite
-from cobalt.selection.verl_parquet import Split, rows_schema
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
 from cobalt.stage.rows import read_rows
-from cobalt.stage.run import READ, Flag, Outcome, quoted, stage, whole
-from cobalt.stage.tally import FIRST, Summary, with_first
+from cobalt.stage.run import READ, Flag, Outcome, check_ranges, quoted, stage, whole
+from cobalt.stage.tally import FIRST, Summary, Tally, with_first
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ LongestPrompt = Annotated[
 
 RESULTS = {"train": "train.parquet", "validation": "validation.parquet"}
 """The file of each split, which veRL wants both."""
+
+# A row group is in memory, with the tests of its rows, when it is written and when it is read; pyarrow reads none whose
+# texts have more than 2 GiB.
+ROWS_IN_A_GROUP = 128
+CHARACTERS_IN_A_GROUP = 32 << 20
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,8 +74,7 @@ class VerlRowsSettings:
 
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
-        if self.max_prompt_length < 1:
-            raise UserError(f"max_prompt_length is {self.max_prompt_length}: it must be 1 or more")
+        check_ranges(self, ("max_prompt_length", self.max_prompt_length >= 1, "1 or more"))
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -264,7 +268,12 @@ def _convert(
                     f"{sources[name]}: no prompt is left: {split.tally.total()} of {split.read} are longer than"
                     f" --max_prompt_length {limit}"
                 )
-        summary = _summary(settings, splits)
+        summary: Summary = {name: split.summary() for name, split in splits.items()}
+        if shared := len(splits["train"].problems & splits["validation"].problems):
+            words = "%d problems are in %s and in %s: validation measures them after training on them"
+            logger.warning(words, shared, settings.train_file, settings.validation_file)
+            summary["validation"]["problems also in train"] = shared
+        summary = with_first(summary, *(split.tally for split in splits.values()))
         for name, result in made.items():
             result.summary = {part: summary[part] for part in (name, FIRST) if part in summary}
     return Outcome(
@@ -275,13 +284,87 @@ def _convert(
     )
 
 
-def _summary(settings: VerlRowsSettings, splits: Mapping[str, Split]) -> Summary:
-    summary: Summary = {name: split.summary() for name, split in splits.items()}
-    shared = len(splits["train"].problems & splits["validation"].problems)
-    if shared:
-        logger.warning(
-            "%d problems are in %s and in %s: validation measures them after training on them",
-            *(shared, settings.train_file, settings.validation_file),
-        )
-        summary["validation"]["problems also in train"] = shared
-    return with_first(summary, *(split.tally for split in splits.values()))
+def rows_schema(*, episodes: bool) -> Any:
+    """The Arrow schema of the rows; with `episodes`, `extra_info` has what begins an episode of several turns."""
+    import pyarrow as pa
+
+    text, number, flag = pa.string(), pa.int64(), pa.bool_()
+    extra = {"index": number, "split": text, "id": text, "problem_id": text, "sample": number, "turn": number}
+    extra |= {"prev_best_pass_rate": pa.float64(), "perturbed": flag, "difficulty": text}
+    if episodes:
+        rules = {"enable_thinking": flag, "truncated_thinking": text}
+        extra["episode"] = pa.struct({"public_tests": pa.list_(number), "prompts": text} | rules)
+    return pa.schema(
+        {
+            "data_source": text,
+            "prompt": pa.list_(pa.struct({"role": text, "content": text})),
+            "ability": text,
+            "reward_model": pa.struct({"style": text, "ground_truth": text}),
+            "extra_info": pa.struct(extra),
+        }
+    )
+
+
+@dataclass(slots=True)
+class Split:
+    """Writes the rows of one split, of prompts up to a `limit` in tokens, and counts."""
+
+    name: str
+    data_source: str
+    counter: PromptTokenCounter
+    limit: int
+    read: int = 0
+    rows: int = 0
+    longest: int = 0
+    problems: set[str] = field(default_factory=set)
+    tally: Tally = field(default_factory=Tally)
+
+    def write(self, rows: Iterable[dict[str, Any]], file: IO[bytes], schema: Any) -> None:
+        """Measure the prompts of rows, and write those that fit, numbered from 0."""
+        import pyarrow
+        from pyarrow.parquet import ParquetWriter
+
+        with ParquetWriter(file, schema, compression="zstd") as parquet:
+            for group in _groups(rows):
+                fitting = list(self._fitting(group))
+                if fitting:
+                    parquet.write_table(pyarrow.Table.from_pylist(fitting, schema=schema))
+
+    def _fitting(self, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        self.read += len(rows)
+        for row, length in zip(rows, self.counter.count([row["prompt"] for row in rows]), strict=True):
+            about = row["extra_info"]
+            if length > self.limit:
+                self.tally.leave_out(f"over max_prompt_length ({self.name})", about["id"])
+                continue
+            self.longest = max(self.longest, length)
+            self.problems.add(about["problem_id"])
+            yield row | {
+                "data_source": self.data_source,
+                "extra_info": about | {"index": self.rows, "split": self.name},
+            }
+            self.rows += 1
+
+    def summary(self) -> dict[str, int]:
+        """The counts of this split."""
+        return {
+            "prompts read": self.read,
+            "dropped: over max_prompt_length": self.tally.total(),
+            "rows": self.rows,
+            "problems": len(self.problems),
+            "longest prompt, tokens": self.longest,
+        }
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows in groups, each for one row group."""
+    group: list[dict[str, Any]] = []
+    characters = 0
+    for row in rows:
+        group.append(row)
+        characters += len(row["reward_model"]["ground_truth"])
+        if len(group) >= ROWS_IN_A_GROUP or characters >= CHARACTERS_IN_A_GROUP:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group

@@ -24,19 +24,13 @@ from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
 from cobalt.episode import Message, PromptSet, first_messages, load_prompts, opening_messages
 from cobalt.episode.prompt_set import FILES
-from cobalt.episode.record import (
-    axes_are_known,
-    decode_first_turns,
-    decode_results,
-    decode_trajectories,
-    recorded_public_tests,
-)
+from cobalt.episode.record import decode_first_turns, decode_results, decode_trajectories
 from cobalt.episode.thinking import CLOSE, OPEN
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import VerdictKind
 from cobalt.problems.problem import Problem, has_tests
 from cobalt.reward import RewardSettings, compute_reward
-from cobalt.selection.scores import score_trajectory
+from cobalt.selection.scores import check_evaluated, score_trajectory
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import recorded_arguments
 from cobalt.stage.records import iterate_records
@@ -273,14 +267,8 @@ def _read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, promp
 
 def _read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     problem = Problem.parse(record)
-    if recorded_public_tests(problem) == "perturbed":
-        raise UserError("its public tests are perturbed ones, which no program passes: give the run on benign tests")
     trajectories = decode_trajectories(problem, record)
-    if not axes_are_known(ProblemTrajectories(problem, trajectories)):
-        raise UserError(
-            "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
-            " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
-        )
+    check_evaluated(ProblemTrajectories(problem, trajectories))
     seen = trajectories[0].context(0) if trajectories[0].messages else []
     programs = []
     for trajectory in trajectories:
