@@ -19,7 +19,6 @@ from cobalt.reward import verpo as equations
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.errors import UserError
 from cobalt.training.configuration import TrainingSettings, compose
-from cobalt.training.launch import deciding
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -276,19 +275,6 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message
 def test_the_default_constants_of_the_configuration_are_those_of_the_equations():
     config = compose(run_of(Path("d"), data="episodes", rollout="multi_turn", estimator="verpo"))
     assert equations.VerpoSettings(**config.algorithm.verpo) == equations.PUBLISHED
-
-
-def test_what_decides_an_episode_may_not_change_between_a_run_and_its_continuation(world):
-    def decided(*overrides, **choices):
-        run = run_of(world, *overrides, **choices)
-        return deciding(run, compose(run))
-
-    first = decided()
-    assert first["multi_turn"] == {"turns": 3, "reward": "final", "stop": "never"}
-    assert decided("cobalt.multi_turn.turns=4")["multi_turn"]["turns"] == 4
-    assert decided(estimator="verpo")["judge_every_turn"] is True
-    single = decided(data="problems", rollout="single_turn")
-    assert "multi_turn" not in single and "judge_every_turn" not in single
 
 
 @pytest.mark.parametrize("profile", ["pocket", "paper"])

@@ -108,6 +108,11 @@ def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuati
     assert decided("trainer.total_epochs=9", "trainer.save_freq=3") == first
     assert decided(data="partial_trajectories")["choices"] != first["choices"]
     assert decided("cobalt.loss_agg=micro_batch") == first | {"loss_agg": "micro_batch"}
+    assert not {"multi_turn", "judge_every_turn"} & first.keys()
+    episodes = {"data": "episodes", "rollout": "multi_turn"}
+    assert decided(**episodes)["multi_turn"] == {"turns": 3, "reward": "final", "stop": "never"}
+    assert decided("cobalt.multi_turn.turns=4", **episodes)["multi_turn"]["turns"] == 4
+    assert decided(**episodes, estimator="verpo")["judge_every_turn"] is True
 
 
 @pytest.mark.parametrize(
