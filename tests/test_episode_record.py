@@ -193,13 +193,24 @@ def test_records_of_this_project_are_read_in_their_own_order_only():
         trajectories_of(THREE_BY_TWO | {"all_pass_rates": swapped})
 
 
-def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples():
-    square = trajectory_record(0, [[(0, 0), (1, 1)], [(1, 2), (2, 2)]])
-    assert axes_are_known(trajectories_of(square))
-    assert axes_are_known(trajectories_of(others(THREE_BY_TWO)))
-    assert not axes_are_known(trajectories_of(others(square)))
-    responses = [[turn.response for turn in one.turns] for one in trajectories_of(others(square)).trajectories]
-    assert responses == [["response 0.0", "response 0.1"], ["response 1.0", "response 1.1"]]
+def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples_and_no_conversations_tell_them():
+    def known(record):
+        return axes_are_known(trajectories_of(record))
+
+    square = trajectory_record(0, [[(0, 0), (1, 2)], [(1, 2), (2, 0)]], feedback=lambda s, t: f"Feedback:\ngot {t}.{s}")
+    assert known(square) and known(others(THREE_BY_TWO)) and not known(others(square))
+    assumed = trajectories_of(others(square)).trajectories
+    assert [one.hidden_pass_rates for one in assumed] == [[0, 1], [1, 0]]
+    assert [turn.response for turn in assumed[1].turns] == ["response 1.0", "response 1.1"]
+    for text in ("answer {}.{}", "<think>t</think>\n\nanswer {}.{}\n"):  # what the conversations have, and more
+        raw = [[text.format(sample, turn) for sample in (0, 1)] for turn in (0, 1)]
+        assert known(others(square | {"raw_responses": raw}))
+        assert not known(others(square | {"raw_responses": raw}, "raw_responses"))
+    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
+    without = {name: value for name, value in square.items() if name != "raw_responses"}
+    assert not known(others(without))
+    assert known(others(without | {"public_exec_results": results}))
+    assert not known(others(without | {"public_exec_results": results}, "public_exec_results"))
 
 
 NO_NUMBERS = [10**5000, -(10**5000), float("inf"), float("-inf"), True, "1", {}]

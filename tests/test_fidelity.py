@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 from outside import run_commands
-from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines
+from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectory_record, write_lines
 from test_extraction_of_errors import A, B, extract, recorded, result
 from test_livecodebench import function_row, stdin_row
 from test_taco import row
@@ -22,7 +22,6 @@ from cobalt.engine import Call, GenerationSettings, derive_seed
 from cobalt.engine.vllm_engine import render
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
-from cobalt.episode.record import axes_are_known
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
@@ -552,37 +551,6 @@ async def test_single_turn_results_of_the_authors_load(tmp_path):
     short = square_problem(0, responses=["a"], exec_results=[{"passing": [True], "feedback": [""]}])
     with pytest.raises(UserError, match="exec_results"):
         read_attempts(write_lines(tmp_path / "short.jsonl", [short]))
-
-
-def authors_square(*, thinking):
-    """An evaluated record of the authors with two samples of two turns, without this project's fields."""
-    record = trajectory_record(0, [[WRONG, RIGHT], [RIGHT, WRONG]])
-    del record["finish_reasons"], record["hidden_verdicts"]
-    answers = [[conversation[2 + 2 * turn]["content"] for conversation in record["conversations"]] for turn in (0, 1)]
-    record["raw_responses"] = [
-        [f"<think>t</think>\n\n{text}\n" if thinking else text for text in row] for row in answers
-    ]
-    return record
-
-
-@pytest.mark.parametrize("thinking", [True, False])
-def test_axes_of_a_record_with_as_many_samples_as_turns_follow_from_its_conversations(thinking):
-    def turned(rows):
-        return [list(row) for row in zip(*rows, strict=True)]
-
-    record = authors_square(thinking=thinking)
-    group = trajectories_of(record)
-    assert axes_are_known(group)
-    assert [one.hidden_pass_rates for one in group.trajectories] == [[0.0, 1.0], [1.0, 0.0]]
-    assert not axes_are_known(trajectories_of(record | {"raw_responses": turned(record["raw_responses"])}))
-    nothing = {name: value for name, value in record.items() if name != "raw_responses"}
-    assert not axes_are_known(trajectories_of(nothing))
-    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
-    for sample, conversation in enumerate(record["conversations"]):
-        for turn in (0, 1):
-            conversation[3 + 2 * turn]["content"] = f"Feedback:\ngot {turn}.{sample}"
-    assert axes_are_known(trajectories_of(nothing | {"public_exec_results": results}))
-    assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned(results)}))
 
 
 def test_true_counts(tmp_path):
