@@ -15,7 +15,7 @@ from pyarrow import parquet
 from support import ROOT, refused_training, square_problem
 
 from cobalt.stage.atomic import locked_folder
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import ServiceDown, UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import export as exporting
 from cobalt.training import run_folder
@@ -527,27 +527,13 @@ def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):
 # --- the reward function, as veRL loads and awaits it
 
 
-def test_a_judge_that_does_not_answer_raises_and_leaves_its_reason_in_the_failure_file(tmp_path):
-    finished = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"""
-import asyncio, runpy
-compute_score = runpy.run_path({str(VERL_ADDITIONS / "code_reward_func_think.py")!r})["compute_score"]
-tests = {square_problem(1)["test_cases"]!r}
-row = {{"id": "p1", "split": "train", "prev_best_pass_rate": 0.0}}
-print(asyncio.run(compute_score("pocket", "no program at all", tests, row))["score"])
-print(asyncio.run(compute_score("pocket", "</think>```python\\nprint(1)\\n```", tests, row, judge_attempts=1)))
-""",
-        ],
-        env=os.environ
-        | {"COBALT_JUDGE_URL": "http://127.0.0.1:1/evaluator", "COBALT_FAILURE_FILE": str(tmp_path / "failure.txt")},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert finished.returncode == 1
-    assert finished.stdout == "-1.0\n", "a response without a program needs no judge, the other one gets no reward"
-    assert "ServiceDown" in finished.stderr
+async def test_a_judge_that_does_not_answer_raises_and_leaves_its_reason_in_the_failure_file(tmp_path, monkeypatch):
+    from cobalt_verl.code_reward_func_think import compute_score
+
+    monkeypatch.setenv("COBALT_JUDGE_URL", "http://127.0.0.1:1/evaluator")
+    monkeypatch.setenv("COBALT_FAILURE_FILE", str(tmp_path / "failure.txt"))
+    about = (row(1, "train")["reward_model"]["ground_truth"], row(1, "train")["extra_info"])
+    assert (await compute_score("pocket", "no program, and no judge", *about))["score"] == -1
+    with pytest.raises(ServiceDown):
+        await compute_score("pocket", "</think>```python\nprint(1)\n```", *about, judge_attempts=1)
     assert (tmp_path / "failure.txt").read_text().startswith("problem p1: ")
