@@ -200,26 +200,20 @@ def test_tests_that_the_reward_cannot_read_are_found_before_training(world, tmp_
 SETTINGS = {"data": {"train_batch_size": 16}}
 
 
-def checkpoint(path, step, ranks=2):
-    """A checkpoint as torch writes it, of several ranks."""
-    actor = path / "checkpoints" / f"global_step_{step}" / "actor"
-    actor.mkdir(parents=True)
-    for kind in ("model", "optim", "extra_state"):
-        for rank in range(ranks):
-            torch.save({"step": step}, actor / f"{kind}_world_size_{ranks}_rank_{rank}.pt")
-    torch.save({}, actor.parent / "data.pt")
-    return actor
-
-
 def folder(path, saved, tracker, steps, torn=""):
+    """The folder of a run of two ranks with checkpoints as torch writes them, and lines of metrics."""
     for step in saved:
-        checkpoint(path, step)
+        actor = run_folder.checkpoint(path, step) / "actor"
+        actor.mkdir(parents=True)
+        torch.save({}, actor.parent / "data.pt")
+        for name in (f"{kind}_world_size_2_rank_{n}.pt" for kind in ("model", "optim", "extra_state") for n in (0, 1)):
+            torch.save({"step": step}, actor / name)
     if tracker is not None:
         (path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(tracker))
-    lines = "".join(json.dumps({"step": step, "metrics": {"step": step}}) + "\n" for step in steps)
     (path / "metrics.jsonl").write_text("")
     open_manifest(path / "metrics.jsonl", SETTINGS, [])
-    (path / "metrics.jsonl").write_text(lines + torn)
+    lines = [json.dumps({"step": step, "metrics": {"step": step}}) + "\n" for step in steps]
+    (path / "metrics.jsonl").write_text("".join(lines) + torn)
     return path
 
 
