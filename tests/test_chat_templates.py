@@ -13,12 +13,11 @@ from types import SimpleNamespace
 import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
 from pyarrow import parquet
-from support import FakeJudge, composed, refused_training, square_problem, write_lines
+from support import FakeEngine, FakeJudge, composed, refused_training, square_problem, write_lines
 from test_training import row as training_row
 from test_training import write_rows
 from test_verl_rows import settings_of
 
-from cobalt.engine import Completion
 from cobalt.engine.vllm_engine import render
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
 from cobalt.episode.chat_template import (
@@ -293,20 +292,13 @@ def test_rollout_and_reward_find_the_same_program_and_none_in_a_thinking_that_wa
 # --- from collection to training
 
 
-class Policy:
-    """An engine that renders as the service does, answers with fixed texts by turn, and remembers the prompts."""
-
-    def __init__(self, model, answers):
-        self.model, self.answers, self.prompts = model, answers, {}
-
-    async def generate(self, conversation, settings, call):
-        tokens, opened = render(self.model.tokenizer, list(conversation), "default")
-        for sample in range(settings.n) if call.sample is None else [call.sample]:
-            self.prompts[str(call.problem_id), sample, call.turn] = tokens
-        return [Completion(text=opened + self.answers[call.turn], finish_reason="stop")] * settings.n
-
-    async def describe(self):
-        return {}
+def prompts_of(model, engine):
+    """The tokens of the prompts that an engine was asked, by problem, sample and turn, as the service renders them."""
+    return {
+        (str(call.problem_id), sample, call.turn): render(model.tokenizer, conversation, "default")[0]
+        for conversation, settings, call in engine.asked
+        for sample in (range(settings.n) if call.sample is None else [call.sample])
+    }
 
 
 HISTORIES = [
@@ -328,7 +320,8 @@ def answers_of(model):
 
 @pytest.mark.parametrize("history", HISTORIES)
 async def test_training_on_partial_trajectories_shows_the_prompts_that_collection_showed(model, tmp_path, history):
-    policy, judge = Policy(model, answers_of(model)), knowing_judge()
+    answers, judge = answers_of(model), knowing_judge()
+    engine = FakeEngine(lambda call: model.opened + answers[call.turn])
     files = {}
     for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
         source = write_lines(tmp_path / f"{split}.jsonl", [problem])
@@ -336,7 +329,7 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         sampling = {"num_completions": 2, "seed": 0}
         # One turn more than is cut: its prompt is the longest one of the rows.
         run = RepairSettings(source, collected, **sampling, turns=3, prompts="pocket", **history)
-        assert not (await repair(run, policy, judge)).failed
+        assert not (await repair(run, engine, judge)).failed
         assert not (await evaluate_turns(TurnsSettings(collected, evaluated), judge)).failed
         [record] = read_records(evaluated)
         assert [rates[:3] for rates in record["all_pass_rates"]] == [[0, 0, 1]] * 2, "a draft is not a program"
@@ -345,13 +338,13 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         await select_prompts(cut, judge)
     rows = settings_of(tmp_path, model.name, files.values(), MultiTurnRowsSettings, 10**5)
     convert_multi_turn(rows)
-    seen, config = set(), model.config()
+    seen, config, prompts = set(), model.config(), prompts_of(model, engine)
     for row in parquet.read_table(rows.local_dir / "train.parquet").to_pylist():
         info = row["extra_info"]
         # The problem alone is a prompt too, and has no sample.
         place = (str(info["problem_id"]), info["sample"] or 0, info["turn"] or 0)
         output = await single_turn_rows(model, config, row["prompt"], [5])
-        assert output.prompt_ids == policy.prompts[place]
+        assert output.prompt_ids == prompts[place]
         seen.add(place[2])
     assert seen == {0, 1, 2, 3}
 
@@ -366,10 +359,10 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
     written, judge, problem = answers_of(model)[:3], knowing_judge(), Problem.parse(PROBLEMS[0])
-    policy = Policy(model, written)
+    engine = FakeEngine(lambda call: model.opened + written[call.turn])
     source = write_lines(tmp_path / "p.jsonl", PROBLEMS[:1])
     run = RepairSettings(source, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=2, prompts="pocket", **history)
-    assert not (await repair(run, policy, judge)).failed
+    assert not (await repair(run, engine, judge)).failed
 
     end = end_of_turn(model.tokenizer, {})
     ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in written]
@@ -395,7 +388,7 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
         extra_info={"id": "p0", "split": "train", "prev_best_pass_rate": 0.0, "episode": episode},
         global_steps=1, index=0, session_id=0,
     )  # fmt: skip
-    assert asked == [policy.prompts["p0", 0, turn] for turn in range(3)]
+    assert asked == [prompts_of(model, engine)["p0", 0, turn] for turn in range(3)]
     places = [zip(row.response_ids, row.response_mask, strict=True) for row in outputs]
     trained = [token for row in places for token, counts in row if counts]
     assert trained == [token for response in ids for token in response], "each response with its end, once"
