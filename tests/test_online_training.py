@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,14 +10,13 @@ import pytest
 import torch
 from chat_tokenizers import save_policy
 from pyarrow import parquet
-from support import ROOT, refused_training, result_of, square_problem, write_lines
+from support import ROOT, composed, refused_training, result_of, square_problem, write_lines
 
 from cobalt.episode.prompt_set import BUILT_IN
 from cobalt.problems.problem import TestSuite
 from cobalt.reward import verpo as equations
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.errors import UserError
-from cobalt.training.configuration import TrainingSettings, compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -129,12 +127,11 @@ def test_grpo_counts_each_trajectory_once_and_leaves_what_was_shown_out():
     assert advantages.numpy() == pytest.approx(np.array(expected), abs=1e-5)
 
 
-def trainer_of(scale, *overrides):
+def trainer_of(scale):
     from cobalt_verl.trainers.episodes import EpisodeTrainer
 
     trainer = object.__new__(EpisodeTrainer)
-    run = TrainingSettings(Path("d"), "m", Path("o"), overrides, data="episodes", rollout="multi_turn", scale=scale)
-    trainer.config = compose(run)
+    trainer.config = composed("d", "m", "o", data="episodes", rollout="multi_turn", scale=scale)
     return trainer
 
 
@@ -192,13 +189,9 @@ def world(tmp_path_factory, policy):
     return folder
 
 
-def run_of(world, *overrides, data="episodes", rollout="multi_turn", estimator="grpo", scale="pocket", rows="episodes"):
-    choices = {"data": data, "rollout": rollout, "estimator": estimator, "scale": scale}
-    return TrainingSettings(world / rows, str(world / "model"), world / "out", overrides=overrides, **choices)
-
-
-def errors_of(world, *overrides, **choices):
-    return refused_training(lambda: compose(run_of(world, *overrides, **choices)))
+def errors_of(world, *overrides, rows="episodes", **choices):
+    chosen = {"data": "episodes", "rollout": "multi_turn", "scale": "pocket"} | choices
+    return refused_training(lambda: composed(world / rows, world / "model", world / "out", *overrides, **chosen))
 
 
 def test_rows_say_how_an_episode_goes_on(world):
@@ -273,7 +266,7 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message
 
 
 def test_the_default_constants_of_the_configuration_are_those_of_the_equations():
-    config = compose(run_of(Path("d"), data="episodes", rollout="multi_turn", estimator="verpo"))
+    config = composed("d", "m", "o", data="episodes", rollout="multi_turn", estimator="verpo")
     assert equations.VerpoSettings(**config.algorithm.verpo) == equations.PUBLISHED
 
 

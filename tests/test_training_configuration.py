@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, composed
 
 from cobalt.stage.errors import UserError
 from cobalt.training import configuration
@@ -30,8 +30,9 @@ PATHS = {
 }
 
 
-def run_of(**choices):
-    return TrainingSettings(Path("data"), "model", Path("out"), **choices)
+def made(*overrides, **choices):
+    """A composed configuration."""
+    return composed("data", "model", "out", *overrides, **choices)
 
 
 def flat(value, prefix=""):
@@ -61,7 +62,7 @@ def of_verl():
 def test_each_setting_is_verls_default_or_written_down(of_verl):
     found = {}
     for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket", "cpu", "gpu-1")):
-        settings = resolved(compose(run_of(data=data, scale=scale)))
+        settings = resolved(made(data=data, scale=scale))
         found[f"{data} at {scale} scale"] = {
             key: value
             for key, value in settings.items()
@@ -83,9 +84,9 @@ def test_the_models_size_chooses_between_the_scales_for_a_cpu(tmp_path, hidden, 
     ).save_pretrained(tmp_path)  # fmt: skip
     settings = TrainingSettings(Path("data"), str(tmp_path), Path("out"))
     assert settings.choices["scale"] == scale
-    made = compose(settings).actor_rollout_ref
-    assert made.rollout.checkpoint_engine.update_weights_bucket_megabytes == pytest.approx(bucket, abs=2)
-    assert (made.actor.optim.lr, made.actor.kl_loss_coef) == ((4e-4, 0.1) if scale == "pocket" else (1e-6, 1e-4))
+    chosen = compose(settings).actor_rollout_ref
+    assert chosen.rollout.checkpoint_engine.update_weights_bucket_megabytes == pytest.approx(bucket, abs=2)
+    assert (chosen.actor.optim.lr, chosen.actor.kl_loss_coef) == ((4e-4, 0.1) if scale == "pocket" else (1e-6, 1e-4))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_the_models_size_and_the_gpus_choose_between_the_scales_for_gpus(
 
 
 def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():
-    paper, fast = (resolved(compose(run_of(data="partial_trajectories", scale=scale))) for scale in ("paper", "fast"))
+    paper, fast = (resolved(made(data="partial_trajectories", scale=scale)) for scale in ("paper", "fast"))
     changed = {key.rpartition(".")[2] for key, value in fast.items() if paper.get(key) != value}
     assert changed == {
         "loss_agg", "use_dynamic_bsz", "log_prob_use_dynamic_bsz", "ppo_max_token_len_per_gpu",
@@ -136,11 +137,11 @@ def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():
 )
 def test_processes_of_agent_loops_and_shards_follow_from_the_machine(scale, nodes, gpus, loops, sharded):
     machine = (f"trainer.nnodes={nodes}", f"trainer.n_gpus_per_node={gpus}")
-    config = compose(run_of(scale=scale, overrides=machine)).actor_rollout_ref
+    config = made(*machine, scale=scale).actor_rollout_ref
     assert config.rollout.agent.num_workers == loops
     assert (config.actor.fsdp_config.fsdp_size, config.ref.fsdp_config.fsdp_size) == (sharded, sharded)
-    chosen = (*machine, "actor_rollout_ref.rollout.agent.num_workers=3")
-    assert compose(run_of(scale=scale, overrides=chosen)).actor_rollout_ref.rollout.agent.num_workers == 3
+    chosen = made(*machine, "actor_rollout_ref.rollout.agent.num_workers=3", scale=scale)
+    assert chosen.actor_rollout_ref.rollout.agent.num_workers == 3
 
 
 def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale():
@@ -149,11 +150,11 @@ def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale
     *others, scales = there
     first, *further = scales
     for names in itertools.product(*others):
-        resolved(compose(run_of(**dict(zip(FOLDERS, (*names, first), strict=True)))))
+        resolved(made(**dict(zip(FOLDERS, (*names, first), strict=True))))
     most = max(map(len, others))
     for scale, place in itertools.product(further, range(most)):
         names = [names[place % len(names)] for names in others]
-        resolved(compose(run_of(**dict(zip(FOLDERS, (*names, scale), strict=True)))))
+        resolved(made(**dict(zip(FOLDERS, (*names, scale), strict=True))))
 
 
 def test_no_two_choices_set_the_same_key_except_the_scale_which_is_applied_last():
@@ -175,7 +176,7 @@ def test_a_choice_that_is_not_yaml_or_leaves_a_setting_open_is_a_users_mistake(t
     (tmp_path / "config" / file).write_text(text)
     monkeypatch.setattr(configuration, "VERL_ADDITIONS", tmp_path)
     with pytest.raises(UserError):
-        compose(run_of(**{file.partition("/")[0]: "mine"}))
+        made(**{file.partition("/")[0]: "mine"})
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -185,7 +186,7 @@ def test_verl_loads_the_reward_function_by_default_and_from_the_papers_path(tmp_
 
     monkeypatch.chdir(ROOT if relative else tmp_path)
     overrides = ("reward.custom_reward_function.path=verl/code_reward_func_think.py",) if relative else ()
-    config = compose(run_of(scale="paper", overrides=overrides))
+    config = made(*overrides, scale="paper")
     of_checkout = str(ROOT / "verl" / "code_reward_func_think.py")
     default = "pkg://cobalt_verl.code_reward_func_think"
     assert config.reward.custom_reward_function.path == (of_checkout if relative else default)
