@@ -250,7 +250,10 @@ def test_recorded_attempts_choose_the_public_tests(tmp_path):
     prepare(first, FakeJudge(True))
     [problem, *_] = [json.loads(line) for line in (tmp_path / "out" / "train.jsonl").read_text().splitlines()]
     passing = [[place in (1, 3, 5, 9) for place in range(10)], [place in (1, 3, 5, 9, 0) for place in range(10)]]
-    attempts = write_lines(tmp_path / "single.jsonl", [problem | {"exec_results": [{"passing": p} for p in passing]}])
+    attempts = write_lines(
+        tmp_path / "single.jsonl",
+        [problem | {"exec_results": [{"passing": p, "feedback": [""] * 10} for p in passing]}],
+    )
     for name in ("train", "dev"):
         (tmp_path / "out" / f"{name}.jsonl").unlink()
     summary = prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), FakeJudge(None))
@@ -276,7 +279,8 @@ def test_malformed_attempts_are_refused(tmp_path, fields, message):
 
 def test_attempts_on_other_tests_are_refused(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(4)])
-    record = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True]}]}
+    results = [{"passing": [True], "feedback": [""]}]
+    record = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": results}
     attempts = write_lines(tmp_path / "single.jsonl", [record])
     with pytest.raises(UserError, match="single.jsonl.* 2 "):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), FakeJudge(True))
@@ -285,7 +289,9 @@ def test_attempts_on_other_tests_are_refused(tmp_path):
         prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), FakeJudge(None))
     assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
     tests = json.dumps({"inputs": [f"{n}\n" for n in range(2, 12)], "outputs": [f"{n * n}\n" for n in range(2, 12)]})
-    write_lines(attempts, [record | {"test_cases": tests, "exec_results": [{"passing": [True] * 10}]}])
+    write_lines(
+        attempts, [record | {"test_cases": tests, "exec_results": [{"passing": [True] * 10, "feedback": [""] * 10}]}]
+    )
     summary = prepare(TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=1), FakeJudge(None))
     assert summary["public tests"]["by recorded attempts"] == 1
 

@@ -42,11 +42,21 @@ _Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _Result = dict[str, Any]  # read by `ExecResult.from_record`
 
 
-class _Columns(TypedDict, total=False):
-    """The fields of records; the head of the module has the axes. A single-turn record has one row of such rows."""
+class _SampleColumns(TypedDict, total=False):
+    """The fields of a single-turn record, by sample."""
 
-    responses: list[Annotated[list[str], Field(min_length=1)]]
-    exec_results: list[list[_Result]]
+    responses: Annotated[list[str], Field(min_length=1)]
+    exec_results: list[_Result]
+    finish_reasons: list[_OrNull[FinishReason]]
+    prompt_tokens: list[_Tokens]
+    completion_tokens: list[_Tokens]
+    costs: list[_Cost]
+    errors: list[_Error]
+
+
+class _TurnColumns(TypedDict, total=False):
+    """The fields of a multi-turn or evaluated record; the head of the module has the axes."""
+
     conversations: Annotated[list[list[Message]], Field(min_length=1)]
     raw_responses: list[list[str]]
     public_pass_rates: list[list[_Rate]]
@@ -60,7 +70,8 @@ class _Columns(TypedDict, total=False):
     hidden_verdicts: list[list[tuple[VerdictKind, ...]]]
 
 
-_COLUMNS: TypeAdapter[Any] = TypeAdapter(_Columns)
+_SAMPLE_COLUMNS: TypeAdapter[Any] = TypeAdapter(_SampleColumns)
+_TURN_COLUMNS: TypeAdapter[Any] = TypeAdapter(_TurnColumns)
 
 # Field of a record, and attribute of a turn.
 _GENERATION = {
@@ -144,7 +155,7 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
     Raises:
         UserError: the record has no responses, or a field is malformed; the message names the field.
     """
-    columns = _columns(record, ("conversations", *_TURN))
+    columns = _columns(_TURN_COLUMNS, record, ("conversations", *_TURN))
     conversations: list[list[Message]] = []
     if columns.pop("conversations", None):
         conversations = record["conversations"]  # with the fields of each message in their order
@@ -237,7 +248,7 @@ def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
     """
     if record.get("responses") is None:
         return None
-    columns = _sample_columns(record, ("responses", *_GENERATION))
+    columns = _columns(_SAMPLE_COLUMNS, record, ("responses", *_GENERATION))
     for field, column in columns.items():
         if len(column) != len(columns["responses"]):
             raise UserError(f"field {field!r} must have one entry for each response")
@@ -250,11 +261,11 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     Raises:
         UserError: the record has no responses, or they are malformed.
     """
-    if rows := _columns(record, ("raw_responses",)).get("raw_responses"):
+    if rows := _columns(_TURN_COLUMNS, record, ("raw_responses",)).get("raw_responses"):
         if len({len(row) for row in rows}) > 1:
             raise UserError("field 'raw_responses' has the wrong shape: its lists differ in length")
         return list(zip(*rows, strict=True))
-    responses = _sample_columns(record, ("responses",)).get("responses")
+    responses = _columns(_SAMPLE_COLUMNS, record, ("responses",)).get("responses")
     if responses is None:
         raise UserError("it has neither 'raw_responses' nor 'responses'")
     return [(response,) for response in responses]
@@ -269,7 +280,7 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
         UserError: the record has no results, or a result is malformed or does not have one entry for each of `tests`
             tests.
     """
-    results: list[_Result] = _sample_columns(record, ("exec_results",)).get("exec_results", [])
+    results: list[_Result] = _columns(_SAMPLE_COLUMNS, record, ("exec_results",)).get("exec_results", [])
     if not results:
         raise UserError("it has no 'exec_results': run a single-turn script first")
     for result in results:  # copies of the record's
@@ -305,15 +316,9 @@ def feedback_tests(problem: Problem) -> TestSuite:
     return problem.public_tests if perturbed is None else perturbed
 
 
-def _columns(record: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+def _columns(described: TypeAdapter[Any], record: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     """Those of some fields that a record has, with their values checked."""
-    return dict(checked(_COLUMNS, {field: record[field] for field in fields if record.get(field) is not None}))
-
-
-def _sample_columns(record: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """The same of a single-turn record, whose fields have no axis of turns."""
-    rows = {field: [record[field]] for field in fields if record.get(field) is not None}
-    return {field: row for field, [row] in _columns(rows, rows).items()}
+    return dict(checked(described, {field: record[field] for field in fields if record.get(field) is not None}))
 
 
 def _turns(columns: Mapping[str, Sequence[Any]]) -> tuple[Turn, ...]:
