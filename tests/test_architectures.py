@@ -9,9 +9,10 @@ import pytest
 from chat_tokenizers import ARCHITECTURES, save_architecture, save_policy
 from outside import run_commands_for_imports
 from support import ROOT, refused_training, square_problem, write_lines
-from test_training import row, write_rows
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+from test_training import row, write_rows
 
 from cobalt.engine.model_check import check_model
 from cobalt.stage.errors import UserError

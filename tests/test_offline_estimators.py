@@ -60,15 +60,21 @@ def test_a_setting_out_of_range_is_named(settings, name):
         OfflineSettings(**settings)
 
 
-torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 
 def jagged(rows):
+    import torch
+
     return torch.nested.as_nested_tensor([torch.as_tensor(row).double() for row in rows], layout=torch.jagged)
 
 
 def loss_of(settings, log_probs, advantages, mask, start=None):
     """The loss of a batch of one micro-batch on one rank; `log_probs` and `start` are its flat values."""
+    import torch
+
     from cobalt_verl.losses.offline import offline_loss
 
     offsets = torch.tensor([0, *itertools.accumulate(map(len, mask))])
@@ -77,7 +83,7 @@ def loss_of(settings, log_probs, advantages, mask, start=None):
     return offline_loss(settings, {"log_probs": flat[0]}, data | {"batch_num_tokens": sum(map(sum, mask))})[0]
 
 
-def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_two_tokens():
+def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_two_tokens(torch):
     # pi(1) = sigmoid(z). d log pi(1) / dz = 1 - p, d log pi(0) / dz = -p. Two responses: (1, 1) with A = 0.5 and (0)
     # with A = -2; each has a prompt's token before it, which does not count. The mean runs over three tokens.
     z = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
@@ -99,7 +105,7 @@ def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_tw
         OfflineSettings("sft", kl=0.3),
     ],
 )
-def test_the_gradient_agrees_with_finite_differences(settings):
+def test_the_gradient_agrees_with_finite_differences(torch, settings):
     generator = torch.Generator().manual_seed(0)
     weights, start = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     tokens = torch.tensor([0, 3, 1, 4, 2, 2])[:, None]
@@ -114,7 +120,7 @@ def test_the_gradient_agrees_with_finite_differences(settings):
     assert torch.autograd.gradcheck(loss, (weights.requires_grad_(),))
 
 
-def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough():
+def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough(torch):
     from cobalt_verl.losses.offline import token_losses
 
     start = torch.zeros(4, dtype=torch.float64)
@@ -124,6 +130,6 @@ def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough():
     assert (log_probs.grad == 0).tolist() == [True, False, False, True]
 
 
-def test_an_infinite_value_at_a_prompts_token_does_not_reach_the_loss():
+def test_an_infinite_value_at_a_prompts_token_does_not_reach_the_loss(torch):
     log_probs = torch.tensor([-math.inf, -1.0], dtype=torch.float64)
     assert loss_of(OfflineSettings("rloo"), log_probs, [[1, 2.0]], [[0, 1]]).item() == 2.0
