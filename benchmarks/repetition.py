@@ -11,8 +11,7 @@ once).
 | scan | the scan of the paper's code: one regular expression for each block length from 32, compiled beforehand |
 | rule | this project's rule |
 | ratio | scan to rule; "-" if the text is repetitive, because both then stop early |
-| spare_tables | the rule with `spare_tables` |
-| whole reward | everything that a reward computes: program, repetition, form, lengths; with `spare_tables` |
+| whole reward | everything that a reward computes: program, repetition, form, lengths |
 
 The whole reward is measured with the text as thinking and as explanation, and the longer time is shown. The answers of
 scan and rule must agree.
@@ -24,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cobalt.reward import RewardSettings, compute_reward, program_to_judge, token_counter
+from cobalt.reward import compute_reward, program_to_judge, token_counter
 from cobalt.reward.repetition import is_repetitive
 from cobalt.stage.cli import run_script
 
@@ -46,8 +45,7 @@ def main(arguments: Arguments) -> int:
     token_counter()
     lengths = range(32, arguments.characters // 8 + 1)
     patterns = [re.compile(rf"(.{{{length}}})\1{{7}}", re.DOTALL) for length in lengths]
-    settings = RewardSettings(spare_tables=True)
-    print(f"{'text':24}{'scan':>8}{'rule':>8}{'ratio':>8}{'spare_tables':>14}{'whole reward':>14}{'repetitive':>12}")
+    print(f"{'text':24}{'scan':>8}{'rule':>8}{'ratio':>8}{'whole reward':>14}{'repetitive':>12}")
     for name, filler in _texts(random.Random(arguments.seed), arguments.characters).items():
         filler = filler[: arguments.characters - len(ENDING)]
         text = filler + ENDING
@@ -57,13 +55,12 @@ def main(arguments: Arguments) -> int:
         if scanned != is_repetitive(text):
             raise SystemExit(f"{name}: the scan says {scanned}, the rule {not scanned}")
         rule = _milliseconds(lambda text=text: is_repetitive(text))
-        spared = _milliseconds(lambda text=text: is_repetitive(text, spare_tables=True))
         whole = max(
-            _milliseconds(lambda text=text: (program_to_judge(text), compute_reward(text, 0.0, settings=settings)))
+            _milliseconds(lambda text=text: (program_to_judge(text), compute_reward(text, 0.0)))
             for text in (text, ENDING + filler)
         )
         ratio = "-" if scanned else f"{scan / rule:.0f}"
-        print(f"{name:24}{scan:8.0f}{rule:8.2f}{ratio:>8}{spared:14.2f}{whole:14.1f}{scanned!s:>12}")
+        print(f"{name:24}{scan:8.0f}{rule:8.2f}{ratio:>8}{whole:14.1f}{scanned!s:>12}")
     return 0
 
 

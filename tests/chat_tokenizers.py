@@ -75,9 +75,6 @@ FORMS = {
 }
 """By name: template, named special tokens, further special tokens."""
 
-KEEPING = ("chatml", "llama3", "gemma")
-"""Forms that show the thinking of earlier turns."""
-
 ARCHITECTURES = {
     "llama": ("llama3", "llama", False),
     "qwen2.5": ("chatml", "qwen2", True),

@@ -219,11 +219,11 @@ def run_ranks(script, count, folder, *words):
 
 
 def refused_training(config):
-    """What the checks before a training run say against a composed configuration."""
+    """What the checks before a training run say against a configuration, or a function that composes it."""
     from cobalt.training.checks import check
 
     try:
-        check(config)
+        check(config() if callable(config) else config)
     except UserError as error:
         return str(error).split("; ")
     return []

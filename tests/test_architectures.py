@@ -4,15 +4,15 @@
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from chat_tokenizers import ARCHITECTURES, save_architecture, save_policy
+from outside import run_commands_for_imports
 from support import ROOT, refused_training, square_problem, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+from test_training import row, write_rows
 
 from cobalt.engine.model_check import check_model
 from cobalt.stage.errors import UserError
@@ -115,38 +115,18 @@ COMMANDS = {
     "try": "try {data}/problems.jsonl -o {data}/try --model {model} --engine max_model_len=2048",
 }
 
-ALL = """
-import contextlib, io, json, sys
-from cobalt.commands.main import main
-said = {}
-for name, words in json.load(sys.stdin).items():
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        try:
-            main(words)
-        except SystemExit as end:
-            said[name] = [end.code, stderr.getvalue()]
-print(json.dumps([said, "vllm" in sys.modules]))
-"""
-
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """Exit code and error of each command with each folder, all in one process; and whether vLLM was imported."""
-    import pyarrow
-    from pyarrow import parquet
-
+    """What each command says with each folder, all in one process; see `run_commands_for_imports`."""
     data = tmp_path_factory.mktemp("data")
     write_lines(data / "problems.jsonl", [square_problem(1)])
-    row = {
-        "data_source": "d", "prompt": [{"role": "user", "content": "u"}], "extra_info": {"prev_best_pass_rate": 0.0},
-        "reward_model": {"ground_truth": square_problem(0)["test_cases"]},
-    }  # fmt: skip
     messages = [{"role": "user", "content": "u"}]
     response = {"text": "a", "status": "accepted", "reward": 1.0, "origin": "o", "context": []}
     group = {"id": "a", "problem_id": "a", "source": "s", "contrast": "any", "messages": messages}
     write_lines(data / "train.jsonl", [group | {"responses": [response]}])
     for split in ("train", "validation"):
-        parquet.write_table(pyarrow.Table.from_pylist([row] * 16), data / f"{split}.parquet")
+        write_rows(data / f"{split}.parquet", [row(0, split)] * 16)
     words = {}
     for number, (name, spoil) in enumerate(BAD.items()):
         model = data / f"policy{number}"
@@ -154,14 +134,10 @@ def answers(tmp_path_factory):
         save_architecture(model, "smollm2")
         spoil(model)
         for command, line in COMMANDS.items():
-            words[f"{command}: {name}"] = line.format(data=data, model=model).split()
-    finished = subprocess.run(
-        [sys.executable, "-c", ALL], input=json.dumps(words), cwd=ROOT, capture_output=True, text=True, timeout=200,
-        env=os.environ | {"XDG_RUNTIME_DIR": str(data)}, check=False,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr[-3000:]
+            words[command, name] = ["cobalt", *line.format(data=data, model=model).split()]
+    ended = run_commands_for_imports(((ROOT, line) for line in words.values()), XDG_RUNTIME_DIR=str(data))
     assert not (data / "out").exists()
-    return json.loads(finished.stdout.splitlines()[-1])
+    return dict(zip(words, ended, strict=True))
 
 
 @pytest.mark.sandbox
@@ -170,23 +146,18 @@ def answers(tmp_path_factory):
 def test_a_folder_without_a_usable_model_ends_each_command_with_one_sentence_before_anything_starts(
     answers, command, named
 ):
-    said, started = answers
-    code, error = said[f"{command}: {named}"]
+    code, _, error, imported = answers[command, named]
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
-    assert (code, len(lines), started) == (2, 1, False), error
+    assert (code, len(lines), "vllm" in imported) == (2, 1, False), error
     assert named in lines[0] and "Traceback" not in error
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("tokenizer.json", {"model": "x"}),
-        ("tokenizer.json", {"model": {"vocab": {"a": "b"}}}),
-        ("tokenizer.json", {"added_tokens": [{"content": "a"}]}),
-        ("config.json", {"text_config": "x"}),
-    ],
-)
-def test_files_of_another_form_are_left_to_those_who_load_the_model(tmp_path, name, content):
+FORMS = [{"model": "x"}, {"model": {"vocab": {"a": "b"}}}, {"added_tokens": [{"content": "a"}]}, {"text_config": "x"}]
+
+
+@pytest.mark.parametrize("content", FORMS, ids=str)
+def test_files_of_another_form_are_left_to_those_who_load_the_model(tmp_path, content):
     save_architecture(tmp_path, "smollm2")
+    name = "config.json" if "text_config" in content else "tokenizer.json"
     (tmp_path / name).write_text(json.dumps(content))
     check_model(str(tmp_path))

@@ -11,11 +11,14 @@ from importlib import resources
 from types import SimpleNamespace
 
 import pytest
-from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, KEEPING, make_tokenizer, save_policy
-from support import FakeJudge, composed, refused_training, square_problem, write_lines
+from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
+from pyarrow import parquet
+from support import FakeEngine, FakeJudge, composed, refused_training, square_problem, write_lines
+from test_training import row as training_row
+from test_training import write_rows
 from test_verl_rows import settings_of
 
-from cobalt.engine import Completion
+from cobalt.engine.vllm_engine import render
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
 from cobalt.episode.chat_template import (
     end_of_turn,
@@ -27,8 +30,17 @@ from cobalt.episode.chat_template import (
 from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.problems.problem import Problem
 from cobalt.reward import RewardSettings, program_to_judge
+from cobalt.reward.offline import OfflineSettings
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+from cobalt.rollout.multi_turn import RepairSettings, repair
+from cobalt.selection.processing import ProcessingSettings, select_prompts
+from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn
 from cobalt.stage.errors import UserError
+from cobalt.stage.records import read_records
 from cobalt.training.configuration import TrainingSettings, compose
+from cobalt.training.launch import deciding
+from cobalt.training.offline_tokens import load_groups
+from cobalt.training.templates import choose_thinking, opened_by_template
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -50,7 +62,6 @@ class Model:
     tokenizer: object
     kind: str
     opened: str
-    form: str
 
     def write(self, thinking, answer=None):
         """What the model generates: its thinking, cut off unless there is an answer."""
@@ -73,7 +84,7 @@ def model(request, tmp_path_factory):
     tokenizer = AutoTokenizer.from_pretrained(name)
     kind = AutoConfig.from_pretrained(name).model_type
     text = tokenizer.apply_chat_template(CHAT[:2], tokenize=False, add_generation_prompt=True)
-    return Model(name, tokenizer, kind, opened_thinking(text), request.param)
+    return Model(name, tokenizer, kind, opened_thinking(text))
 
 
 PROGRAM = "```python\nprint(int(input()) ** 2)\n```"
@@ -120,8 +131,6 @@ async def single_turn_rows(model, config, messages, ids):
 async def test_every_place_makes_the_same_tokens_of_a_conversation_with_bos_at_most_once(
     model, thinking, length, tmp_path
 ):
-    from cobalt.engine.vllm_engine import render
-
     arguments, messages = template_arguments(thinking), CHAT[:length]
     tokens, opened = render(model.tokenizer, messages, thinking)
     switch = [f"+data.apply_chat_template_kwargs.{name}={str(value).lower()}" for name, value in arguments.items()]
@@ -138,9 +147,6 @@ async def test_every_place_makes_the_same_tokens_of_a_conversation_with_bos_at_m
 
 def offline_rows(model, folder, thinking, messages, *texts):
     """The rows of offline training for recorded responses to a prompt."""
-    from cobalt.reward.offline import OfflineSettings
-    from cobalt.training.offline_tokens import load_groups
-
     first, *others = (
         {"text": text, "status": "wrong_answer", "reward": -float(place), "origin": "o", "context": []}
         for place, text in enumerate(texts)
@@ -151,35 +157,20 @@ def offline_rows(model, folder, thinking, messages, *texts):
     return tokens
 
 
-async def test_the_thinking_of_earlier_turns_is_in_a_prompt_where_the_template_keeps_it(model):
-    from cobalt.engine.vllm_engine import render
-
-    tokens, _ = render(model.tokenizer, CHAT, "default")
-    text = model.tokenizer.decode(tokens)
-    assert "print(int(input()) ** 2)" in text
-    assert ("draft" in text) == (model.form in KEEPING)
-
-
 # --- thinking in the prompt
 
 
 def test_the_switch_is_not_passed_by_default_so_that_qwen3_thinks():
-    from cobalt.engine.vllm_engine import render
-
     tokenizer = make_tokenizer("qwen3")
     prompts = {switch: tokenizer.decode(render(tokenizer, CHAT[:2], switch)[0]) for switch in ("default", "on", "off")}
     assert prompts["default"] == prompts["on"]
     assert prompts["default"].endswith("<|im_start|>assistant\n")
     assert prompts["off"] == prompts["on"] + "<think>\n\n</think>\n\n"
-    assert template_arguments("default") == {}
 
 
-@pytest.mark.parametrize(
-    ("prompt", "opened"),
-    [("[A]<think>\n", "<think>\n"), ("[A]<think>", "<think>"), ("[A]<think>\n\n</think>\n\n", ""), ("[A]", "")],
-)
-def test_a_closed_block_is_not_an_open_one(prompt, opened):
-    assert opened_thinking(prompt) == opened
+def test_a_closed_block_is_not_an_open_one():
+    prompts = {"[A]<think>\n": "<think>\n", "[A]<think>": "<think>", "[A]<think>\n\n</think>\n\n": "", "[A]": ""}
+    assert {prompt: opened_thinking(prompt) for prompt in prompts} == prompts
 
 
 def test_counters_with_different_template_arguments_have_different_fingerprints(tmp_path):
@@ -191,18 +182,9 @@ def test_counters_with_different_template_arguments_have_different_fingerprints(
 
 @pytest.mark.parametrize("form", ["qwen3", "llama"])
 def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_will_render(tmp_path, form):
-    import pyarrow
-    from pyarrow import parquet
-
     folder = save_policy(tmp_path, form)
-    row = {
-        "data_source": "d",
-        "prompt": CHAT[:2],
-        "reward_model": {"style": "rule", "ground_truth": square_problem(0)["test_cases"]},
-        "extra_info": {"index": 0, "prev_best_pass_rate": 0.0},
-    }
     for split in ("train", "validation"):
-        parquet.write_table(pyarrow.Table.from_pylist([row] * 16), tmp_path / f"{split}.parquet")
+        write_rows(tmp_path / f"{split}.parquet", [training_row(0, split, prompt=CHAT[:2])] * 16)
 
     def errors(*overrides):
         opens = f"{OPENS}={str(form == 'llama').lower()}"
@@ -221,7 +203,7 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 PARTS = "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
 UNUSABLE = {
-    "named, none of them the default": [("rag", TURNS), ("tool_use", TURNS)],
+    "named, none of them the default": {"rag": TURNS, "tool_use": TURNS},
     "names a missing field": TURNS + "{{ messages[0].name.first }}",
     "divides by zero": TURNS + "{{ 1 // 0 }}",
     "does not end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -229,40 +211,24 @@ UNUSABLE = {
     "wants parts": PARTS,
     "shows the first message alone": "{{ messages[0].content }}",
     "leaves the system message out": "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
-    "refuses a system message": "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-    + TURNS,
+    "refuses a system message": "{{ raise_exception('no system') if messages[0].role == 'system' }}" + TURNS,
 }
 
 
-def saved_with(template, folder):
-    """A tokenizer with a template, or several named ones, as it is loaded from a folder."""
-    tokenizer = make_tokenizer("qwen3")
-    tokenizer.chat_template = dict(template) if isinstance(template, list) else template
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, name):
+    folder, tokenizer = str(tmp_path / "the-model"), make_tokenizer("qwen3")
+    tokenizer.chat_template = UNUSABLE[name]
     tokenizer.save_pretrained(folder)
-    return load_tokenizer(str(folder))
-
-
-@pytest.fixture(scope="module", params=UNUSABLE)
-def unusable(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unusable") / "the-model"
-    return folder, saved_with(UNUSABLE[request.param], folder)
-
-
-@pytest.mark.parametrize("use", ["counting", "collection", "offline training"])
-def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, unusable, use):
-    from cobalt.engine.vllm_engine import render
-
-    folder, loaded = unusable
-    with pytest.raises(UserError) as caught:
-        match use:
-            case "counting":
-                PromptTokenCounter(str(folder)).count([CHAT])
-            case "collection":
-                render(loaded, CHAT, "default")
-            case "offline training":
-                offline_rows(SimpleNamespace(tokenizer=loaded), tmp_path, "default", CHAT, "x", "y")
-    assert str(folder) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    loaded = SimpleNamespace(tokenizer=load_tokenizer(folder))
+    for use in (
+        lambda: PromptTokenCounter(folder).count([CHAT]),
+        lambda: render(loaded.tokenizer, CHAT, "default"),
+        lambda: offline_rows(loaded, tmp_path, "default", CHAT, "x", "y"),
+    ):
+        with pytest.raises(UserError) as caught:
+            use()
+        assert folder in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +243,6 @@ def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_
     ],
 )
 def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template, messages):
-    from cobalt.engine.vllm_engine import render
-
     tokenizer = make_tokenizer("qwen3")
     tokenizer.chat_template = template
     assert "A test fails." in tokenizer.decode(render(tokenizer, messages, "default")[0])
@@ -328,22 +292,13 @@ def test_rollout_and_reward_find_the_same_program_and_none_in_a_thinking_that_wa
 # --- from collection to training
 
 
-class Policy:
-    """An engine that renders as the service does, answers with fixed texts by turn, and remembers the prompts."""
-
-    def __init__(self, model, answers):
-        self.model, self.answers, self.prompts = model, answers, {}
-
-    async def generate(self, conversation, settings, call):
-        from cobalt.engine.vllm_engine import render
-
-        tokens, opened = render(self.model.tokenizer, list(conversation), "default")
-        for sample in range(settings.n) if call.sample is None else [call.sample]:
-            self.prompts[str(call.problem_id), sample, call.turn] = tokens
-        return [Completion(text=opened + self.answers[call.turn], finish_reason="stop")] * settings.n
-
-    async def describe(self):
-        return {}
+def prompts_of(model, engine):
+    """The tokens of the prompts that an engine was asked, by problem, sample and turn, as the service renders them."""
+    return {
+        (str(call.problem_id), sample, call.turn): render(model.tokenizer, conversation, "default")[0]
+        for conversation, settings, call in engine.asked
+        for sample in (range(settings.n) if call.sample is None else [call.sample])
+    }
 
 
 HISTORIES = [
@@ -365,15 +320,8 @@ def answers_of(model):
 
 @pytest.mark.parametrize("history", HISTORIES)
 async def test_training_on_partial_trajectories_shows_the_prompts_that_collection_showed(model, tmp_path, history):
-    from pyarrow import parquet
-
-    from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
-    from cobalt.rollout.multi_turn import RepairSettings, repair
-    from cobalt.selection.processing import ProcessingSettings, select_prompts
-    from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn
-    from cobalt.stage.records import read_records
-
-    policy, judge = Policy(model, answers_of(model)), knowing_judge()
+    answers, judge = answers_of(model), knowing_judge()
+    engine = FakeEngine(lambda call: model.opened + answers[call.turn])
     files = {}
     for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
         source = write_lines(tmp_path / f"{split}.jsonl", [problem])
@@ -381,7 +329,7 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         sampling = {"num_completions": 2, "seed": 0}
         # One turn more than is cut: its prompt is the longest one of the rows.
         run = RepairSettings(source, collected, **sampling, turns=3, prompts="pocket", **history)
-        assert not (await repair(run, policy, judge)).failed
+        assert not (await repair(run, engine, judge)).failed
         assert not (await evaluate_turns(TurnsSettings(collected, evaluated), judge)).failed
         [record] = read_records(evaluated)
         assert [rates[:3] for rates in record["all_pass_rates"]] == [[0, 0, 1]] * 2, "a draft is not a program"
@@ -390,13 +338,13 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         await select_prompts(cut, judge)
     rows = settings_of(tmp_path, model.name, files.values(), MultiTurnRowsSettings, 10**5)
     convert_multi_turn(rows)
-    seen, config = set(), model.config()
+    seen, config, prompts = set(), model.config(), prompts_of(model, engine)
     for row in parquet.read_table(rows.local_dir / "train.parquet").to_pylist():
         info = row["extra_info"]
         # The problem alone is a prompt too, and has no sample.
         place = (str(info["problem_id"]), info["sample"] or 0, info["turn"] or 0)
         output = await single_turn_rows(model, config, row["prompt"], [5])
-        assert output.prompt_ids == policy.prompts[place]
+        assert output.prompt_ids == prompts[place]
         seen.add(place[2])
     assert seen == {0, 1, 2, 3}
 
@@ -408,14 +356,13 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.workers.rollout.replica import TokenOutput
 
-    from cobalt.rollout.multi_turn import RepairSettings, repair
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
     written, judge, problem = answers_of(model)[:3], knowing_judge(), Problem.parse(PROBLEMS[0])
-    policy = Policy(model, written)
+    engine = FakeEngine(lambda call: model.opened + written[call.turn])
     source = write_lines(tmp_path / "p.jsonl", PROBLEMS[:1])
     run = RepairSettings(source, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=2, prompts="pocket", **history)
-    assert not (await repair(run, policy, judge)).failed
+    assert not (await repair(run, engine, judge)).failed
 
     end = end_of_turn(model.tokenizer, {})
     ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in written]
@@ -441,7 +388,7 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
         extra_info={"id": "p0", "split": "train", "prev_best_pass_rate": 0.0, "episode": episode},
         global_steps=1, index=0, session_id=0,
     )  # fmt: skip
-    assert asked == [policy.prompts["p0", 0, turn] for turn in range(3)]
+    assert asked == [prompts_of(model, engine)["p0", 0, turn] for turn in range(3)]
     places = [zip(row.response_ids, row.response_mask, strict=True) for row in outputs]
     trained = [token for row in places for token, counts in row if counts]
     assert trained == [token for response in ids for token in response], "each response with its end, once"
@@ -472,19 +419,15 @@ ASKS = [{"role": "system", "content": "Reason between <think> and </think>."}, C
 def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     tmp_path, form, messages, overrides, required
 ):
-    import pyarrow
-    from pyarrow import parquet
-
-    from cobalt.training.launch import deciding
-    from cobalt.training.templates import choose_thinking
-
     folder = save_policy(tmp_path, form or "qwen3")
     if form is None:
         tokenizer = make_tokenizer("qwen3")
         tokenizer.chat_template = TURNS
         tokenizer.save_pretrained(folder)
-    other = {"prompt": [{"role": "user", "content": "</think>"}]}
-    parquet.write_table(pyarrow.Table.from_pylist([{"prompt": messages}, other]), tmp_path / "train.parquet")
+    write_rows(
+        tmp_path / "train.parquet",
+        [training_row(0, "train", prompt=messages), training_row(1, "train", content="</think>")],
+    )
     settings = TrainingSettings(tmp_path, folder, tmp_path / "out", overrides=tuple(overrides))
     config = compose(settings)
     sentence = choose_thinking(config)
@@ -503,8 +446,6 @@ def test_the_seed_model_of_the_pocket_world_thinks():
 
 
 def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
-    from cobalt.training.templates import choose_thinking
-
     config = composed(tmp_path, tmp_path / "nothing", tmp_path / "out")
     assert str(tmp_path / "nothing") in choose_thinking(config)
     assert config.reward.custom_reward_function.reward_kwargs.require_thinking is True
@@ -523,21 +464,15 @@ def refusals(folder, *overrides):
 def test_a_run_whose_reward_does_not_know_how_responses_begin_is_refused_before_it_and_in_verls_processes(
     form, tmp_path
 ):
-    from cobalt.training.templates import opened_by_template
-
     folder, opens = save_policy(tmp_path, form), form == "llama"
-    for setting in (True, False):
-        override = f"{OPENS}={str(setting).lower()}"
-        errors = refusals(folder, override)
-        config = composed("data", folder, "out", override)
-        if setting == opens:
-            assert errors == []
-            assert opened_by_template(make_tokenizer(form), config) == ("<think>\n" if opens else "")
-        else:
-            [error] = errors
-            assert f"{OPENS}={str(opens).lower()}" in error
-            with pytest.raises(UserError, match=f"{OPENS}={str(opens).lower()}"):
-                opened_by_template(make_tokenizer(form), config)
+    right, wrong = (f"{OPENS}={str(setting).lower()}" for setting in (opens, not opens))
+    assert refusals(folder, right) == []
+    opened = opened_by_template(make_tokenizer(form), composed("data", folder, "out", right))
+    assert opened == ("<think>\n" if opens else "")
+    [error] = refusals(folder, wrong)
+    assert right in error
+    with pytest.raises(UserError, match=right):
+        opened_by_template(make_tokenizer(form), composed("data", folder, "out", wrong))
 
 
 @pytest.mark.parametrize("generation", [None, [END_OF_TEXT], [END_OF_TEXT, END_OF_TURN]])

@@ -30,14 +30,9 @@ def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(o
         assert not episode.done
         turn = episode.observe(Turn(RESPONSE, "stop", cost=0.5), result_of(*passing))
         shown = PROMPTS.feedback(ALL_PUBLIC_PASSED if all(passing) else f"test {passing.index(False)} fails")
-        assert turn == Turn(
-            RESPONSE,
-            "stop",
-            cost=0.5,
-            public_pass_rate=sum(passing) / 2,
-            public_result=result_of(*passing),
-            feedback=shown,
-        )
+        result = result_of(*passing)
+        judged = {"public_pass_rate": sum(passing) / 2, "public_result": result, "feedback": shown}
+        assert turn == Turn(RESPONSE, "stop", cost=0.5, **judged)
         assert episode.done == (number == len(outcomes))
         assert sum(f"test {place} fails" in shown for place in (0, 1)) == (not all(passing))
         answer = {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}

@@ -4,13 +4,13 @@ A test is named after its row. Where the authors' code gives another result for 
 """
 
 import asyncio
-import functools
 import json
 import re
+from functools import partial
 
 import pytest
 from outside import run_commands
-from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectories_of, trajectory_record, write_lines
+from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectory_record, write_lines
 from test_extraction_of_errors import A, B, extract, recorded, result
 from test_livecodebench import function_row, stdin_row
 from test_taco import row
@@ -19,9 +19,9 @@ from test_verl_rows import settings_of
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.taco import TacoSettings, easiest_places, read_attempts, taco
 from cobalt.engine import Call, GenerationSettings, derive_seed
+from cobalt.engine.vllm_engine import render
 from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
-from cobalt.episode.record import axes_are_known
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
@@ -36,7 +36,7 @@ from cobalt.reward.format import format_reward
 from cobalt.rollout.evaluate import turn_metrics
 from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
 from cobalt.rollout.multi_turn import RepairSettings, repair
-from cobalt.rollout.protocols import Outcomes, outcomes_of
+from cobalt.rollout.protocols import Outcomes
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.scores import read_scored
 from cobalt.selection.selection import max_variance_subset
@@ -52,14 +52,6 @@ RIGHT, WRONG = (2, 2), (0, 0)
 def test_every_row_of_the_page_has_a_test(name):
     assert len(ROWS) == len(set(ROWS)) > 30
     assert callable(globals().get(f"test_{name}")) or any(name == row for row, *_ in TABLES), name
-
-
-@functools.cache
-def helps():
-    """What --help says, by command."""
-    commands = sorted({command for _, command, _ in HELPS})
-    said = run_commands((ROOT, [command, "--help"]) for command in commands)
-    return {command: " ".join(text.split()) for command, (_, text, _) in zip(commands, said, strict=True)}
 
 
 async def judged(code, *tests, **settings):
@@ -212,13 +204,59 @@ COMPARED = [
     ("line_ends_expected", b"1\n2", "1\r\n2", True),  # there: no output passes
 ]
 
-# Of a row: a command, and a word of its help.
-HELPS = [
-    ("files", "preproc/verl_preproc_single_turn.py", "validation.parquet"),
-    ("files", "preproc/verl_preproc_single_turn.py", "taco_cobalt"),
-    ("classifier_model", "run_llm_judge.py", "gpt-5-2025-08-07"),
+LONG = "<think>t</think>" + "a" * 6000 + "\n```python\nx = 1\n```"
+FOUR = TestSuite(("333", "1", "4444", "22"), ("", "", "", ""))
+
+
+def metrics_of(*samples):
+    """Pass@1 and relative change by turn; `samples` are hidden pass rates."""
+    return [(turn.pass_at_1, turn.relative_change) for turn in turn_metrics([Outcomes("", samples)], "here")]
+
+
+def flaw_of(response, required):
+    """The flaw of a response, where thinking is required or not."""
+    return format_reward(response, 1.0, len, require_thinking=required).flaw
+
+
+# Of a row: what is computed, and what it must be.
+VALUES = [
+    (
+        "chat_template",
+        lambda: [template_arguments(switch) for switch in ("default", "on", "off")],
+        [{}, {"enable_thinking": True}, {"enable_thinking": False}],
+    ),
+    ("chat_template", lambda: GenerationSettings().chat_template_thinking, "default"),
+    ("special_tokens", lambda: token_counter()("<|endoftext|>"), 7),
+    ("one_entry_per_test", lambda: ExecResult.no_code(3).passing, [False] * 3),  # there: [False]
+    ("never_more_than_m", lambda: len(max_variance_subset(list(range(20)), 4)), 4),  # there: up to four more
+    # Of a history the second is what hidden tests judge there.
+    ("program_in_history", lambda: [program_of(text) for text in (LONG, history_text(LONG, True))], ["x = 1", None]),
+    ("control_characters", lambda: clip("\x1b[31mred\ta\nb"), "\\x1b[31mred\ta\nb"),
+    ("wording", lambda: graded(b"1", "1")[1], ""),
+    ("wording", lambda: graded(b"1", "2")[1], "Input:\nin\nProgram's Output:\n1\nExpected Output:\n2"),
+    # There: 3/16 of four samples, and an error because they have two turns.
+    (
+        "samples_and_turns",
+        lambda: metrics_of((1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 1.0)),
+        [(0.75, 0.0), (0.75, 0.0)],
+    ),
+    ("relative_change", lambda: metrics_of((0.0, 1.0)), [(0.0, None), (1.0, None)]),
+    ("relative_change", lambda: metrics_of((1.0, 0.0), (0.0, 0.0)), [(0.5, 0.0), (0.0, -1.0)]),
+    ("public_tests", lambda: easiest_places(FOUR, 2, None), [1, 3]),
+    ("public_tests", lambda: easiest_places(FOUR, 2, [3, 0, 16, 1]), [0, 2]),
+    # There: "[1, [2]] a b", split at blanks.
+    ("function_problems", lambda: call_input([[1, [2]], "a b"]), '[1, [2]]\n"a b"\n'),
 ]
-TABLES = [*PROGRAMS, *JUDGED, *FEEDBACK, *HISTORIES, *FLAWS, *COMPARED, *HELPS]
+
+# Of a row: a command, and words of its help.
+HELPS = [
+    ("files", "preproc/verl_preproc_single_turn.py", ["validation.parquet", "taco_cobalt"]),
+    ("classifier_model", "run_llm_judge.py", ["gpt-5-2025-08-07"]),
+]
+VALUES += [(row, partial(program_of, response), program) for row, response, program in PROGRAMS]
+VALUES += [(row, partial(flaw_of, *about), flaw) for row, *about, flaw in FLAWS]
+VALUES += [(row, partial(outputs_match, *outputs, JudgeSettings()), same) for row, *outputs, same in COMPARED]
+TABLES = [*JUDGED, *FEEDBACK, *HISTORIES, *VALUES, *HELPS]
 
 
 @pytest.mark.sandbox
@@ -238,11 +276,6 @@ async def test_the_feedback_of_a_row(row, code, settings, shown, hidden):
     assert shown in f"{feedback}\n" and hidden not in f"{feedback}\n"
 
 
-@pytest.mark.parametrize(("row", "response", "program"), PROGRAMS, ids=[row for row, *_ in PROGRAMS])
-def test_the_program_of_a_row(row, response, program):
-    assert program_of(response) == program
-
-
 @pytest.mark.parametrize(("row", "response", "shown"), HISTORIES, ids=[row for row, *_ in HISTORIES])
 def test_the_history_of_a_row(row, response, shown):
     assert history_text(response, True) == shown
@@ -251,24 +284,12 @@ def test_the_history_of_a_row(row, response, shown):
     assert history_text(response, True, "drop") == ("" if cut_off else shown)
 
 
-@pytest.mark.parametrize(("row", "response", "required", "flaw"), FLAWS, ids=[row for row, *_ in FLAWS])
-def test_the_flaw_of_a_row(row, response, required, flaw):
-    assert format_reward(response, 1.0, len, require_thinking=required).flaw is flaw
-
-
-@pytest.mark.parametrize(("row", "output", "expected", "same"), COMPARED, ids=[row for row, *_ in COMPARED])
-def test_the_comparison_of_a_row(row, output, expected, same):
-    assert outputs_match(output, expected, JudgeSettings()) is same
+@pytest.mark.parametrize(("row", "made", "expected"), VALUES, ids=[row for row, *_ in VALUES])
+def test_the_value_of_a_row(row, made, expected):
+    assert made() == expected
 
 
 # --- rules kept to the letter
-
-
-def test_chat_template():
-    assert template_arguments("default") == {}
-    assert template_arguments("on") == {"enable_thinking": True}
-    assert template_arguments("off") == {"enable_thinking": False}
-    assert GenerationSettings().chat_template_thinking == "default"
 
 
 # The commands of the authors' README and their preprocessing scripts' flags, with files that are not there. What such
@@ -315,28 +336,11 @@ def test_preprocessing_commands_without_a_flag_write_where_the_page_says(tmp_pat
 # --- differences that stay
 
 
-def test_special_tokens():
-    assert token_counter()("<|endoftext|>") > 1
-
-
-def test_one_entry_per_test():
-    assert ExecResult.no_code(3).passing == [False] * 3  # there: [False]
-
-
-def test_never_more_than_m():
-    assert len(max_variance_subset(list(range(20)), 4)) == 4  # there: up to four more
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("row", "command", "word"), HELPS)
-def test_the_help_of_a_row(row, command, word):
-    assert word in helps()[command]
-
-
-def test_program_in_history():
-    response = "<think>t</think>" + "a" * 6000 + "\n```python\nx = 1\n```"
-    assert program_of(history_text(response, True)) is None  # what hidden tests judge there
-    assert program_of(response) == "x = 1"
+@pytest.mark.parametrize(("row", "command", "words"), HELPS)
+def test_the_help_of_a_row(row, command, words):
+    [(_, said, _)] = run_commands([(ROOT, [command, "--help"])])
+    assert all(word in said for word in words)
 
 
 @pytest.mark.sandbox
@@ -383,10 +387,6 @@ def test_a_suite_that_asks_for_what_no_judge_does_is_refused(wrong):
         TestSuite.parse(suite.to_record() | wrong)
 
 
-def test_control_characters():
-    assert clip("\x1b[31mred\ta\nb") == "\\x1b[31mred\ta\nb"
-
-
 def test_silent_exit():
     _, feedback = graded(b"out", "expected", status=3)
     assert feedback.endswith("Program's Output:\nout\nStderr:\nThe program ended with exit status 3.")
@@ -396,8 +396,6 @@ def test_silent_exit():
 
 
 def test_wording(tmp_path):
-    assert graded(b"1", "1")[1] == ""
-    assert graded(b"1", "2")[1] == "Input:\nin\nProgram's Output:\n1\nExpected Output:\n2"
     for name, text in (("system", "S"), ("first_turn", "{{ question }}"), ("feedback", "Theirs: {{ feedback }}")):
         (tmp_path / f"{name}.jinja").write_text(text)
     assert load_prompts(str(tmp_path)).feedback("x") == "Theirs: x"
@@ -488,12 +486,6 @@ async def test_too_easy(tmp_path, policy):
         await prompts_of(tmp_path, policy, record | {"exec_results": None}, name="without", authors_selection=True)
 
 
-def test_samples_and_turns():
-    record = trajectory_record(0, [[RIGHT, WRONG], [RIGHT, RIGHT], [WRONG, RIGHT], [RIGHT, RIGHT]])
-    score = turn_metrics([outcomes_of(trajectories_of(record))], "here")
-    assert [turn.pass_at_1 for turn in score] == [0.75, 0.75]  # there: 3/16, and an error because it has 2 turns
-
-
 @pytest.mark.slow
 def test_problems_in_both_splits_are_read_and_counted(tmp_path, policy, caplog):
     train = write_lines(tmp_path / "train.jsonl", [square_problem(0), square_problem(1)])
@@ -561,37 +553,6 @@ async def test_single_turn_results_of_the_authors_load(tmp_path):
         read_attempts(write_lines(tmp_path / "short.jsonl", [short]))
 
 
-def authors_square(*, thinking):
-    """An evaluated record of the authors with two samples of two turns, without this project's fields."""
-    record = trajectory_record(0, [[WRONG, RIGHT], [RIGHT, WRONG]])
-    del record["finish_reasons"], record["hidden_verdicts"]
-    answers = [[conversation[2 + 2 * turn]["content"] for conversation in record["conversations"]] for turn in (0, 1)]
-    record["raw_responses"] = [
-        [f"<think>t</think>\n\n{text}\n" if thinking else text for text in row] for row in answers
-    ]
-    return record
-
-
-@pytest.mark.parametrize("thinking", [True, False])
-def test_axes_of_a_record_with_as_many_samples_as_turns_follow_from_its_conversations(thinking):
-    def turned(rows):
-        return [list(row) for row in zip(*rows, strict=True)]
-
-    record = authors_square(thinking=thinking)
-    group = trajectories_of(record)
-    assert axes_are_known(group)
-    assert [one.hidden_pass_rates for one in group.trajectories] == [[0.0, 1.0], [1.0, 0.0]]
-    assert not axes_are_known(trajectories_of(record | {"raw_responses": turned(record["raw_responses"])}))
-    nothing = {name: value for name, value in record.items() if name != "raw_responses"}
-    assert not axes_are_known(trajectories_of(nothing))
-    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
-    for sample, conversation in enumerate(record["conversations"]):
-        for turn in (0, 1):
-            conversation[3 + 2 * turn]["content"] = f"Feedback:\ngot {turn}.{sample}"
-    assert axes_are_known(trajectories_of(nothing | {"public_exec_results": results}))
-    assert not axes_are_known(trajectories_of(nothing | {"public_exec_results": turned(results)}))
-
-
 def test_true_counts(tmp_path):
     tests = json.dumps({"inputs": ["1"] * 6, "outputs": ["1"] * 6})
     record = trajectory_record(0, [[(1, 0), RIGHT]], hidden_test_cases=tests)
@@ -635,12 +596,6 @@ def test_statement_cut(tmp_path):
     assert lcb_problem(tmp_path, row, True)["question"] == "Square it."  # there, too
 
 
-def test_public_tests():
-    suite = TestSuite(("333", "1", "4444", "22"), ("", "", "", ""))
-    assert easiest_places(suite, 2, None) == [1, 3]
-    assert easiest_places(suite, 2, [3, 0, 16, 1]) == [0, 2]
-
-
 @pytest.mark.sandbox
 async def test_test_order(tmp_path):
     numbers = [10**n for n in range(12)]
@@ -662,12 +617,9 @@ async def test_test_order(tmp_path):
 def test_function_problems(tmp_path):
     assert json.loads(lcb_problem(tmp_path, function_row(), False)["test_cases"])["fn_name"] == "longest"
     assert "fn_name" not in json.loads(lcb_problem(tmp_path, function_row(), True)["test_cases"])  # there, too
-    assert call_input([[1, [2]], "a b"]) == '[1, [2]]\n"a b"\n'  # there: "[1, [2]] a b", split at blanks
 
 
 def test_one_bos():
-    from cobalt.engine.vllm_engine import render
-
     class Tokenizer:
         """Writes its BOS into the template's text, and puts one in front where it may."""
 
@@ -678,13 +630,6 @@ def test_one_bos():
             return [ord(character) for character in "^" * add_special_tokens + text]
 
     assert render(Tokenizer(), [], "default") == ([ord("^"), ord("a")], "")
-
-
-def test_relative_change():
-    metrics = turn_metrics([Outcomes("", ((0.0, 1.0),))], "here")
-    assert [turn.relative_change for turn in metrics] == [None, None]
-    metrics = turn_metrics([Outcomes("", ((1.0, 0.0), (0.0, 0.0)))], "here")
-    assert metrics[1].relative_change == -1.0
 
 
 def test_seeds():

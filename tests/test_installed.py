@@ -19,48 +19,48 @@ def install(monkeypatch):
     return packages.add
 
 
-def choose(model=None, *, on_cpu=False):
-    given = {"override_config": {}, "external_lib": None} | (model or {})
-    config = OmegaConf.create({"model": given, "trainer": {"device": "cpu" if on_cpu else "cuda"}})
+def choose(external_lib=None, *, on_cpu=False, **override):
+    """What is chosen for a model with these settings: the sentence, the attention, and the module with the engine."""
+    model = {"override_config": override, "external_lib": external_lib}
+    config = OmegaConf.create({"model": model, "trainer": {"device": "cpu" if on_cpu else "cuda"}})
     OmegaConf.set_struct(config, True)
     sentence = choose_attention(config)
-    return sentence, OmegaConf.to_container(config.model)
+    return sentence, *OmegaConf.to_container(config.model).values()
 
 
-SDPA = {"attn_implementation": "sdpa"}
+SDPA, EAGER = {"attn_implementation": "sdpa"}, {"attn_implementation": "eager"}
 
 
 @pytest.mark.parametrize(
-    ("flash", "given", "said", "attention", "module"),
+    ("flash", "module", "attention", "said", "chosen"),
     [
-        (False, {}, "flash-attn is not installed", SDPA, PACKED_SDPA),
-        (False, {"override_config": SDPA, "external_lib": "mine"}, "sdpa", SDPA, ["mine", PACKED_SDPA]),
-        (False, {"override_config": SDPA, "external_lib": ["mine"]}, "sdpa", SDPA, ["mine", PACKED_SDPA]),
-        (True, {}, "flash_attention_2", {}, None),
-        (False, {"override_config": {"attn_implementation": "eager"}}, "eager", {"attn_implementation": "eager"}, None),
+        (False, None, {}, "flash-attn is not installed", (SDPA, PACKED_SDPA)),
+        (False, "mine", SDPA, "sdpa", (SDPA, ["mine", PACKED_SDPA])),
+        (False, ["mine"], SDPA, "sdpa", (SDPA, ["mine", PACKED_SDPA])),
+        (True, None, {}, "flash_attention_2", ({}, None)),
+        (False, None, EAGER, "eager", (EAGER, None)),
     ],
 )
 def test_sdpa_is_chosen_with_its_engine_without_flash_attn_unless_another_is_set(
-    install, flash, given, said, attention, module
+    install, flash, module, attention, said, chosen
 ):
     if flash:
         install("flash-attn")
-    sentence, model = choose(given)
+    sentence, *made = choose(module, **attention)
     assert said in sentence
-    assert (model["override_config"], model["external_lib"]) == (attention, module)
+    assert tuple(made) == chosen
 
 
 def test_on_a_cpu_the_engine_for_gpus_is_not_taken(install):
     install("flash-attn")
     for given in ({}, SDPA):
-        _, model = choose({"override_config": given, "external_lib": "shared"}, on_cpu=True)
-        assert (model["override_config"], model["external_lib"]) == (SDPA, "shared")
+        assert choose("shared", on_cpu=True, **given)[1:] == (SDPA, "shared")
 
 
 @pytest.mark.parametrize(("on_cpu", "message"), [(False, "flash-attn is not installed"), (True, "needs a GPU")])
 def test_what_would_fail_in_the_run_is_refused_before_it(on_cpu, message):
     with pytest.raises(UserError, match=message):
-        choose({"override_config": {"attn_implementation": "flash_attention_2"}}, on_cpu=on_cpu)
+        choose(on_cpu=on_cpu, attn_implementation="flash_attention_2")
 
 
 def test_a_cpu_run_with_an_engine_needs_vllms_build_for_cpus(install):

@@ -1,5 +1,6 @@
 """Offline RL: advantages against references, the loss's gradient against hand-written ones and finite differences."""
 
+import itertools
 import math
 import statistics
 from fractions import Fraction
@@ -59,37 +60,37 @@ def test_a_setting_out_of_range_is_named(settings, name):
         OfflineSettings(**settings)
 
 
-def nested(*rows):
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+
+def jagged(rows):
     import torch
 
-    return torch.nested.as_nested_tensor([torch.tensor(row, dtype=torch.float64) for row in rows], layout=torch.jagged)
+    return torch.nested.as_nested_tensor([torch.as_tensor(row).double() for row in rows], layout=torch.jagged)
 
 
 def loss_of(settings, log_probs, advantages, mask, start=None):
-    """The loss of a batch of one micro-batch on one rank."""
+    """The loss of a batch of one micro-batch on one rank; `log_probs` and `start` are its flat values."""
+    import torch
+
     from cobalt_verl.losses.offline import offline_loss
 
-    data = {
-        "advantages": advantages,
-        "loss_mask": mask,
-        "batch_num_tokens": mask.values().sum().item(),
-        "dp_size": 1,
-        "start_log_probs": start,
-    }
-    return offline_loss(settings, {"log_probs": log_probs}, data)[0]
+    offsets = torch.tensor([0, *itertools.accumulate(map(len, mask))])
+    flat = [None if one is None else torch.nested.nested_tensor_from_jagged(one, offsets) for one in (log_probs, start)]
+    data = {"advantages": jagged(advantages), "loss_mask": jagged(mask), "start_log_probs": flat[1], "dp_size": 1}
+    return offline_loss(settings, {"log_probs": flat[0]}, data | {"batch_num_tokens": sum(map(sum, mask))})[0]
 
 
-def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_two_tokens():
+def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_two_tokens(torch):
     # pi(1) = sigmoid(z). d log pi(1) / dz = 1 - p, d log pi(0) / dz = -p. Two responses: (1, 1) with A = 0.5 and (0)
     # with A = -2; each has a prompt's token before it, which does not count. The mean runs over three tokens.
-    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
     z = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     one, zero = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
     other = torch.tensor(-7.0, dtype=torch.float64)
     values = torch.stack([other, one, one, other, zero])
-    log_probs = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 3, 5]))
-    loss = loss_of(OfflineSettings("rloo"), log_probs, nested([9, 0.5, 0.5], [9, -2.0]), nested([0, 1, 1], [0, 1]))
-    loss.backward()
+    loss_of(OfflineSettings("rloo"), values, [[9, 0.5, 0.5], [9, -2.0]], [[0, 1, 1], [0, 1]]).backward()
     p = 1 / (1 + math.exp(-0.3))
     assert z.grad.item() == pytest.approx(-(0.5 * (1 - p) + 0.5 * (1 - p) - 2.0 * -p) / 3, abs=1e-12)
 
@@ -104,30 +105,22 @@ def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_tw
         OfflineSettings("sft", kl=0.3),
     ],
 )
-def test_the_gradient_agrees_with_finite_differences(settings):
-    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+def test_the_gradient_agrees_with_finite_differences(torch, settings):
     generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(6, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    tokens = torch.tensor([0, 3, 1, 4, 2, 2])
-    start = torch.log_softmax(torch.randn(6, 5, generator=generator, dtype=torch.float64), -1)
-    start = start.gather(-1, tokens[:, None])[:, 0]
-    offsets = torch.tensor([0, 4, 6])
+    weights, start = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    tokens = torch.tensor([0, 3, 1, 4, 2, 2])[:, None]
+
+    def chosen(logits):
+        return torch.log_softmax(logits, -1).gather(-1, tokens)[:, 0]
 
     def loss(logits):
-        chosen = torch.log_softmax(logits, -1).gather(-1, tokens[:, None])[:, 0]
-        return loss_of(
-            settings,
-            torch.nested.nested_tensor_from_jagged(chosen, offsets),
-            nested([0, 1.5, 1.5, 1.5], [0, -0.7]),
-            nested([0, 1, 1, 1], [0, 1]),
-            torch.nested.nested_tensor_from_jagged(start, offsets),
-        )
+        advantages, mask = [[0, 1.5, 1.5, 1.5], [0, -0.7]], [[0, 1, 1, 1], [0, 1]]
+        return loss_of(settings, chosen(logits), advantages, mask, chosen(start))
 
-    assert torch.autograd.gradcheck(loss, (weights,))
+    assert torch.autograd.gradcheck(loss, (weights.requires_grad_(),))
 
 
-def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough():
-    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough(torch):
     from cobalt_verl.losses.offline import token_losses
 
     start = torch.zeros(4, dtype=torch.float64)
@@ -137,9 +130,6 @@ def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough():
     assert (log_probs.grad == 0).tolist() == [True, False, False, True]
 
 
-def test_an_infinite_value_at_a_prompts_token_does_not_reach_the_loss():
-    torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
-    log_probs = torch.nested.nested_tensor_from_jagged(
-        torch.tensor([-math.inf, -1.0], dtype=torch.float64), torch.tensor([0, 2])
-    )
-    assert loss_of(OfflineSettings("rloo"), log_probs, nested([1, 2.0]), nested([0, 1])).item() == 2.0
+def test_an_infinite_value_at_a_prompts_token_does_not_reach_the_loss(torch):
+    log_probs = torch.tensor([-math.inf, -1.0], dtype=torch.float64)
+    assert loss_of(OfflineSettings("rloo"), log_probs, [[1, 2.0]], [[0, 1]]).item() == 2.0

@@ -16,6 +16,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 
 from cobalt.datasets.offline.judged import judged_groups
 from cobalt.datasets.offline.settings import JudgedSettings
+from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.errors import UserError
 from cobalt.training.offline import Arguments, main
@@ -215,9 +216,7 @@ def test_merged_adapters_are_the_weights_with_their_product():
 
 @pytest.fixture(scope="module")
 def tokenizer(policy):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(policy)
+    return load_tokenizer(policy)
 
 
 @pytest.fixture
@@ -290,32 +289,6 @@ def test_every_rank_hands_over_as_many_rows_and_those_that_it_repeats_do_not_cou
     assert batch(rows, counts=[False])["loss_mask"].values().sum() == 0
 
 
-@pytest.mark.parametrize("thinking", ["default", "on", "off"])
-def test_prompts_are_rendered_with_the_switch_that_the_groups_were_made_with(tmp_path, thinking):
-    switches = []
-
-    class Tokenizer:
-        eos_token_id, chat_template, added_tokens_decoder = 9, "x", {}
-
-        def apply_chat_template(self, messages, *, tokenize, add_generation_prompt=False, **more):
-            switches.append(more)
-            shown = "".join(message["content"] for message in messages)
-            return f"{shown}<think>\n" if add_generation_prompt else shown
-
-        def __call__(self, texts, add_special_tokens):
-            return {"input_ids": [[len(text)] for text in texts]}
-
-    record = group("a", ["0"], ["1"])
-    record["responses"][0]["text"] = "<think>\n0"
-    record["responses"][1]["text"] = "<think>1"
-    path = write_lines(tmp_path / "g.jsonl", [record])
-    (tokens,) = load_groups(path, Tokenizer(), OfflineSettings("rloo"), 100, thinking)
-    expected = {"default": {}, "on": {"enable_thinking": True}, "off": {"enable_thinking": False}}[thinking]
-    assert switches and all(more == expected for more in switches)
-    # Without the head that the prompt ends with.
-    assert [row.response.tolist() for row in tokens] == [[1, 9], [1, 9]]
-
-
 @pytest.mark.parametrize(("estimator", "share"), [("rloo", 0.5), ("grpo", 0.5), ("exponential", 0.5), ("sft", 1.0)])
 def test_groups_whose_rewards_are_all_equal_are_counted(loaded, estimator, share):
     from cobalt_verl.trainers.offline import equal_groups
@@ -326,9 +299,7 @@ def test_groups_whose_rewards_are_all_equal_are_counted(loaded, estimator, share
 
 @pytest.mark.parametrize(("missing", "names"), [("eos_token", "eos_token"), ("chat_template", "chat template")])
 def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missing, names):
-    from transformers import AutoTokenizer
-
-    path, broken = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])]), AutoTokenizer.from_pretrained(policy)
+    path, broken = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])]), load_tokenizer(policy)
     setattr(broken, missing, None)
     with pytest.raises(UserError, match=names):
         load_groups(path, broken, OfflineSettings("rloo"), 1000)

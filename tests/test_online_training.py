@@ -1,22 +1,22 @@
 """Online multi-turn training but for its agent loop: advantages in veRL, batches, configurations, rows, scripts."""
 
+import json
+import shutil
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from chat_tokenizers import save_policy
 from pyarrow import parquet
-from support import ROOT, refused_training, square_problem, write_lines
+from support import ROOT, composed, refused_training, result_of, square_problem, write_lines
 
-from cobalt.judge import ExecResult, Verdict, VerdictKind
+from cobalt.episode.prompt_set import BUILT_IN
 from cobalt.problems.problem import TestSuite
 from cobalt.reward import verpo as equations
 from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
 from cobalt.stage.errors import UserError
-from cobalt.training.configuration import TrainingSettings, compose
-from cobalt.training.launch import deciding
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -39,20 +39,19 @@ def verl_advantages(rows, estimator, metrics=None, **algorithm):
     import cobalt_verl.estimators.verpo  # noqa: F401  # registers, as the plugin makes it
     from cobalt_verl.episodes import BATCH, METRICS, batch_rows
 
-    keys = [key for key, *_ in rows]
-    width = max(len(mask) for _, mask, *_ in rows)
-    masks = torch.tensor([list(mask) + [0] * (width - len(mask)) for _, mask, *_ in rows])
+    keys, masks, _, records = zip(*rows, strict=True)
+    masks = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, masks)), batch_first=True)
     rewards = torch.zeros(masks.shape)
-    for place, (_, mask, reward, _) in enumerate(rows):
-        rewards[place, len(mask) - 1] = reward
+    for index, (_, mask, reward, _) in enumerate(rows):
+        rewards[index, len(mask) - 1] = reward
     uids = np.array([key.split("_")[0] for key in keys], dtype=object)
     data = DataProto.from_dict({"token_level_rewards": rewards, "response_mask": masks}, {"uid": uids})
-    tags = [{"is_padding": record is None} for *_, record in rows]
-    extra = [{"episode": rows[0][3] if record is None else record} for *_, record in rows]  # as veRL copies it
+    tags = [{"is_padding": record is None} for record in records]
+    extra = [{"episode": records[0] if record is None else record} for record in records]  # as veRL copies it
     shown, measured = BATCH.set(batch_rows(keys, tags, extra)), METRICS.set({} if metrics is None else metrics)
     try:
         config = OmegaConf.create(algorithm)
-        return compute_advantage_for_multi_trajectories(data, keys, estimator, config=config).batch["advantages"]
+        return compute_advantage_for_multi_trajectories(data, list(keys), estimator, config=config).batch["advantages"]
     finally:
         BATCH.reset(shown)
         METRICS.reset(measured)
@@ -128,12 +127,11 @@ def test_grpo_counts_each_trajectory_once_and_leaves_what_was_shown_out():
     assert advantages.numpy() == pytest.approx(np.array(expected), abs=1e-5)
 
 
-def trainer_of(scale, *overrides):
+def trainer_of(scale):
     from cobalt_verl.trainers.episodes import EpisodeTrainer
 
     trainer = object.__new__(EpisodeTrainer)
-    run = TrainingSettings(Path("d"), "m", Path("o"), overrides, data="episodes", rollout="multi_turn", scale=scale)
-    trainer.config = compose(run)
+    trainer.config = composed("d", "m", "o", data="episodes", rollout="multi_turn", scale=scale)
     return trainer
 
 
@@ -179,35 +177,21 @@ def rows_of(files, folder, policy, prompts="pocket", **rules):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, policy):
     """Rows that begin episodes, rows that do not, and a model folder whose file of weights is empty."""
-    from transformers import AutoTokenizer, Qwen3Config
-
     folder = tmp_path_factory.mktemp("online")
-    tokenizer = AutoTokenizer.from_pretrained(policy)
-    tokenizer.save_pretrained(folder / "model")
-    (folder / "model" / "model.safetensors").touch()
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 1, "head_dim": 64}
-    Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=20000, **sizes).save_pretrained(folder / "model")
-    for name, rules in (
-        ("episodes", {"episodes": True, "enable_thinking": True, "truncated_thinking": "drop"}),
-        ("plain", {}),
-    ):
-        train = write_lines(folder / "train.jsonl", [square_problem(f"t{n}") for n in range(160)])
-        validation = write_lines(folder / "validation.jsonl", [square_problem(f"v{n}") for n in range(4)])
-        rows_of([train, validation], folder / name, policy, **rules)
+    (folder / "model").mkdir()
+    save_policy(folder / "model", "chatml", kind="qwen3")
+    files = [
+        write_lines(folder / f"{name}.jsonl", [square_problem(f"{name}{n}") for n in range(count)])
+        for name, count in (("train", 160), ("validation", 4))
+    ]
+    rows_of(files, folder / "episodes", policy, episodes=True, enable_thinking=True, truncated_thinking="drop")
+    rows_of(files, folder / "plain", policy)
     return folder
 
 
-def run_of(world, *overrides, data="episodes", rollout="multi_turn", estimator="grpo", scale="pocket", rows="episodes"):
-    choices = {"data": data, "rollout": rollout, "estimator": estimator, "scale": scale}
-    return TrainingSettings(world / rows, str(world / "model"), world / "out", overrides=overrides, **choices)
-
-
-def errors_of(world, *overrides, **choices):
-    try:
-        return refused_training(compose(run_of(world, *overrides, **choices)))
-    except UserError as error:  # of what `compose` checks
-        return str(error).split("; ")
+def errors_of(world, *overrides, rows="episodes", **choices):
+    chosen = {"data": "episodes", "rollout": "multi_turn", "scale": "pocket"} | choices
+    return refused_training(lambda: composed(world / rows, world / "model", world / "out", *overrides, **chosen))
 
 
 def test_rows_say_how_an_episode_goes_on(world):
@@ -219,26 +203,17 @@ def test_rows_say_how_an_episode_goes_on(world):
     assert "episode" not in plain["extra_info"] and plain["prompt"] == row["prompt"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"public_test_cases": '{"inputs": [], "outputs": []}'}, "no public tests"),
-        ({"public_test_cases": '{"inputs": ["9\\n"], "outputs": ["81\\n"]}'}, "is not among all tests"),
-    ],
-)
-def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, policy, fields, message):
-    train = write_lines(tmp_path / "t.jsonl", [square_problem("t", **fields)])
+@pytest.mark.parametrize(("inputs", "message"), [([], "no public tests"), (["9\n"], "is not among all tests")])
+def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, policy, inputs, message):
+    public = json.dumps({"inputs": inputs, "outputs": inputs})
+    train = write_lines(tmp_path / "t.jsonl", [square_problem("t", public_test_cases=public)])
     validation = write_lines(tmp_path / "v.jsonl", [square_problem("v")])
     with pytest.raises(UserError, match=message):
         rows_of([train, validation], tmp_path, policy, episodes=True)
 
 
 def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkeypatch):
-    from cobalt.episode.prompt_set import BUILT_IN, FILES
-
-    for name in FILES:
-        (tmp_path / "mine").mkdir(exist_ok=True)
-        (tmp_path / "mine" / name).write_text((BUILT_IN / "pocket" / name).read_text())
+    shutil.copytree(BUILT_IN / "pocket", tmp_path / "mine")
     (tmp_path / "pocket").mkdir()  # a name that comes with the package stays one
     monkeypatch.chdir(tmp_path)
     files = [write_lines(tmp_path / f"{name}.jsonl", [square_problem(name)]) for name in "tv"]
@@ -256,17 +231,14 @@ def test_tests_are_found_among_others_and_results_are_read_there():
         every.positions_of(TestSuite(("a", "a"), ("1", "2")))
     with pytest.raises(UserError, match="that call"):
         TestSuite(("1", "2"), ("1", "2")).positions_of(TestSuite(("1",), ("1",), "f"))
-    kinds = [VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKind.TIME_LIMIT]
-    result = ExecResult([True, False, False], ["", "wrong", "slow"], [Verdict(kind) for kind in kinds], "float")
-    chosen = result.select([2, 0])
-    assert (chosen.passing, chosen.feedback, chosen.comparison) == ([False, True], ["slow", ""], "float")
-    assert [verdict.kind for verdict in chosen.verdicts] == [kinds[2], kinds[0]]
+    assert result_of(True, False, False).select([2, 0]).feedback == ["test 2 fails", ""]
+    assert result_of(True, False, False).select([2, 0]).passing == [False, True]
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "verpo"])
-@pytest.mark.parametrize("rollout", ["multi_turn", "multi_turn_until_solved"])
-def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
-    assert errors_of(world, rollout=rollout, estimator=estimator) == []
+def test_the_pocket_scale_has_nothing_to_refuse(world, estimator):
+    for rollout in ("multi_turn", "multi_turn_until_solved"):
+        assert errors_of(world, rollout=rollout, estimator=estimator) == []
 
 
 @pytest.mark.parametrize(
@@ -285,7 +257,7 @@ def test_the_pocket_scale_has_nothing_to_refuse(world, rollout, estimator):
         (["algorithm.use_kl_in_reward=true"], {"estimator": "verpo"}, "use_kl_in_reward"),
         (["actor_rollout_ref.rollout.n=1"], {"estimator": "verpo"}, "verpo compares at least 2 samples"),
         (["algorithm.adv_estimator=rloo"], {}, "algorithm.adv_estimator 'rloo'"),
-        (["data.max_prompt_length=19900"], {}, "is more than the 20000 tokens"),
+        (["data.max_prompt_length=32700"], {}, "is more than the 32768 tokens"),
     ],
 )
 def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message):
@@ -294,21 +266,8 @@ def test_a_setting_that_would_harm_is_refused(world, overrides, choices, message
 
 
 def test_the_default_constants_of_the_configuration_are_those_of_the_equations():
-    config = compose(run_of(Path("d"), data="episodes", rollout="multi_turn", estimator="verpo"))
+    config = composed("d", "m", "o", data="episodes", rollout="multi_turn", estimator="verpo")
     assert equations.VerpoSettings(**config.algorithm.verpo) == equations.PUBLISHED
-
-
-def test_what_decides_an_episode_may_not_change_between_a_run_and_its_continuation(world):
-    def decided(*overrides, **choices):
-        run = run_of(world, *overrides, **choices)
-        return deciding(run, compose(run))
-
-    first = decided()
-    assert first["multi_turn"] == {"turns": 3, "reward": "final", "stop": "never"}
-    assert decided("cobalt.multi_turn.turns=4")["multi_turn"]["turns"] == 4
-    assert decided(estimator="verpo")["judge_every_turn"] is True
-    single = decided(data="problems", rollout="single_turn")
-    assert "multi_turn" not in single and "judge_every_turn" not in single
 
 
 @pytest.mark.parametrize("profile", ["pocket", "paper"])

@@ -41,15 +41,13 @@ def nested(rows):
     return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
 
 
-def micro_batch(rows, **settings):
+def micro_batch(rows, temperature=1.0):
     from tensordict import TensorDict
     from verl.utils import tensordict_utils
 
-    data = TensorDict(
-        {"input_ids": nested(rows), "position_ids": nested([torch.arange(len(row)) for row in rows])},
-        batch_size=len(rows),
-    )
-    tensordict_utils.assign_non_tensor(data, **({"temperature": 1.0, "use_remove_padding": True} | settings))
+    fields = {"input_ids": nested(rows), "position_ids": nested([torch.arange(len(row)) for row in rows])}
+    data = TensorDict(fields, batch_size=len(rows))
+    tensordict_utils.assign_non_tensor(data, temperature=temperature, use_remove_padding=True)
     return data
 
 
@@ -61,9 +59,9 @@ def bare_engine(parts, **settings):
     return engine
 
 
-def packed(parts, model, rows, **settings):
+def packed(parts, model, rows, temperature=1.0, **settings):
     """The log-probs of all tokens after the first of each sequence, through the engine's own two methods."""
-    data, engine = micro_batch(rows, **settings), bare_engine(parts)
+    data, engine = micro_batch(rows, temperature), bare_engine(parts, **settings)
     inputs, arguments = engine.prepare_model_inputs(data)
     output = model(**inputs, use_cache=False)
     found = engine.prepare_model_outputs(output, arguments, data, None)["log_probs"]
@@ -100,15 +98,14 @@ def test_log_probs_and_gradients_of_packed_sequences_are_those_of_separate_ones(
 
 def test_tokens_that_fill_the_row_up_are_not_seen_by_the_sequences(parts):
     rows = [[1, 2, 3], [4, 5]]
-    engine = bare_engine(parts)
-    engine.pad_to_length, engine.pad_to_length_bucket = True, 8
-    inputs, arguments = engine.prepare_model_inputs(micro_batch(rows))
-    assert inputs["sequences"] == ((0, 3), (3, 5), (5, 8))
-    output = make_model(parts.ATTENTION)(**inputs, use_cache=False)
-    found = engine.prepare_model_outputs(output, arguments, micro_batch(rows), None)["log_probs"]
-    torch.testing.assert_close(
-        torch.cat([values[:-1] for values in found.unbind()]).double(), separate(make_model("sdpa"), rows)
+    padded = {"pad_to_length": True, "pad_to_length_bucket": 8}
+    assert bare_engine(parts, **padded).prepare_model_inputs(micro_batch(rows))[0]["sequences"] == (
+        (0, 3),
+        (3, 5),
+        (5, 8),
     )
+    found = packed(parts, make_model(parts.ATTENTION), rows, **padded)
+    torch.testing.assert_close(found.double(), separate(make_model("sdpa"), rows))
 
 
 def test_no_call_has_a_mask_and_each_covers_one_sequence(parts, monkeypatch):

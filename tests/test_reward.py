@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from cobalt.episode import program_of
 from cobalt.judge import ExecResult
@@ -93,16 +94,15 @@ def test_a_thinking_that_the_prompt_opened_has_no_program(opened, program):
 
 
 @pytest.mark.parametrize("best", [0.0, 0.5])
-@pytest.mark.parametrize("pass_rate", [None, ExecResult.no_code(4).pass_rate])
-def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(pass_rate, best):
-    reward = compute_reward("no program", pass_rate, best)
-    assert (reward.total, reward.no_code, reward.validation_score) == (-1.0, pass_rate is None, 0.0)
+def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(best):
+    for pass_rate in (None, ExecResult.no_code(4).pass_rate):
+        reward = compute_reward("no program", pass_rate, best)
+        assert (reward.total, reward.no_code, reward.validation_score) == (-1.0, pass_rate is None, 0.0)
 
 
-@pytest.mark.parametrize(("pass_rate", "score"), [(1.0, 1.0), (0.99, 0.0), (0.0, 0.0)])
 @pytest.mark.parametrize("text", [GOOD, GOOD * 2, CODE])
-def test_the_validation_score_is_one_when_everything_passes_whatever_the_form(text, pass_rate, score):
-    assert compute_reward(text, pass_rate, 0.5).validation_score == score
+def test_the_validation_score_is_one_when_everything_passes_whatever_the_form(text):
+    assert [compute_reward(text, rate, 0.5).validation_score for rate in (1.0, 0.99, 0.0)] == [1.0, 0.0, 0.0]
 
 
 # ---- form ----
@@ -110,92 +110,74 @@ def test_the_validation_score_is_one_when_everything_passes_whatever_the_form(te
 LOOP = "Wait, let me look at this again. " * 8
 
 
-@pytest.mark.parametrize(
-    ("text", "flaw"),
-    [
-        (GOOD, None),
-        (response(), None),
-        (response(thinking="```python\nprint(2)\n```"), None),  # drafts in the thinking are free
-        (response(thinking="<think> <think>"), None),  # only the closing tag is counted
-        (response(before="As `x` says"), None),
-        (response(before="```\nan example\n```"), None),
-        (response(explanation="`x` is ```inline```."), None),
-        (response(code=""), None),
-        ("</think>```python\n```", None),
-        ("</think>\r\n```python\r\nprint(1)\r\n```\r\n", None),
-        (response(thinking=LOOP), Flaw.REPETITION),
-        (response(explanation=LOOP), Flaw.REPETITION),
-        (response(code="#" + "-" * 256), Flaw.REPETITION),
-        (LOOP + CODE, Flaw.REPETITION),  # before the thinking is looked at
-        (CODE, Flaw.THINKING),
-        ("<think>" + CODE, Flaw.THINKING),
-        ("a</think>b</think>" + CODE, Flaw.THINKING),
-        (f"a</think>\n{CODE}\n</think>", Flaw.THINKING),
-        ("</think>\n```\nprint(1)\n```", Flaw.CODE_BLOCK),
-        ("</think>\n```py\nprint(1)\n```", Flaw.CODE_BLOCK),
-        ("</think>\n```Python\nprint(1)\n```", Flaw.CODE_BLOCK),
-        ("```python\nprint(1)\n```\n</think>\nDone.", Flaw.CODE_BLOCK),
-        (response(before=CODE), Flaw.CODE_BLOCK),
-        (response(explanation="Write ```python next time."), Flaw.CODE_BLOCK),
-        ("</think>\n```python\nprint(1)", Flaw.CLOSING_FENCE),
-        ("</think>\n```python\nprint(1)```", Flaw.CLOSING_FENCE),
-        ("</think>\n  ```python\n  print(1)\n  ```", Flaw.CLOSING_FENCE),
-        ("</think>\n```python\nprint(1)\n~~~", Flaw.CLOSING_FENCE),
-        (response(explanation="```\nan example\n```"), Flaw.CLOSING_FENCE),
-        (response(code="print('`')"), Flaw.BACKTICK),
-        (response(code="s = ' ```'"), Flaw.BACKTICK),
-        ("</think>\n```python `x`\nprint(1)\n```", Flaw.BACKTICK),
-        (response(explanation="  ```\n  an example\n  ```"), Flaw.OTHER_PROGRAM),
-        (response(explanation="~~~\nan example\n~~~"), Flaw.OTHER_PROGRAM),
-        (response(before="````"), Flaw.OTHER_PROGRAM),  # never closed: three back-ticks are too few
-        (response(before="~~~"), Flaw.OTHER_PROGRAM),
-        (response(before="```"), None),  # never closed, but ```python begins anew
-        ("</think>Code:\n  ```python\n  if x:\n    y()\n```", Flaw.OTHER_PROGRAM),  # judged without the indentation
-    ],
-)
-def test_every_flaw_of_the_form_costs_nine_tenths(text, flaw):
-    solved = compute_reward(text, 1.0)
-    assert solved.form.flaw == flaw
-    assert solved.form.value == (0.0 if flaw is None else -0.9)
-    assert solved.total == pytest.approx(1.0 if flaw is None else 0.1)
-    failed = compute_reward(text, 0.0)
-    assert failed.form.flaw == flaw
-    assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
+# Responses whose form is the same whether thinking is required or not.
+FORMS = [
+    (GOOD, None),
+    (response(), None),
+    (response(thinking="```python\nprint(2)\n```"), None),  # drafts in the thinking are free
+    (response(thinking="<think> <think>"), None),  # only the closing tag is counted
+    (response(before="As `x` says"), None),
+    (response(before="```\nan example\n```"), None),
+    (response(explanation="`x` is ```inline```."), None),
+    (response(code=""), None),
+    ("</think>```python\n```", None),
+    ("</think>\r\n```python\r\nprint(1)\r\n```\r\n", None),
+    (response(thinking=LOOP), Flaw.REPETITION),
+    (response(explanation=LOOP), Flaw.REPETITION),
+    (response(code="#" + "-" * 256), Flaw.REPETITION),
+    (LOOP + CODE, Flaw.REPETITION),  # before the thinking is looked at
+    ("<think>" + CODE, Flaw.THINKING),
+    ("a</think>b</think>" + CODE, Flaw.THINKING),
+    (CODE + "</think>", Flaw.CODE_BLOCK),
+    (f"a</think>\n{CODE}\n</think>", Flaw.THINKING),
+    ("</think>\n```\nprint(1)\n```", Flaw.CODE_BLOCK),
+    ("</think>\n```py\nprint(1)\n```", Flaw.CODE_BLOCK),
+    ("</think>\n```Python\nprint(1)\n```", Flaw.CODE_BLOCK),
+    ("```python\nprint(1)\n```\n</think>\nDone.", Flaw.CODE_BLOCK),
+    (response(before=CODE), Flaw.CODE_BLOCK),
+    (response(explanation="Write ```python next time."), Flaw.CODE_BLOCK),
+    ("</think>\n```python\nprint(1)", Flaw.CLOSING_FENCE),
+    ("</think>\n```python\nprint(1)```", Flaw.CLOSING_FENCE),
+    ("</think>\n  ```python\n  print(1)\n  ```", Flaw.CLOSING_FENCE),
+    ("</think>\n```python\nprint(1)\n~~~", Flaw.CLOSING_FENCE),
+    (response(explanation="```\nan example\n```"), Flaw.CLOSING_FENCE),
+    (response(code="print('`')"), Flaw.BACKTICK),
+    (response(code="s = ' ```'"), Flaw.BACKTICK),
+    ("</think>\n```python `x`\nprint(1)\n```", Flaw.BACKTICK),
+    (response(explanation="  ```\n  an example\n  ```"), Flaw.OTHER_PROGRAM),
+    (response(explanation="~~~\nan example\n~~~"), Flaw.OTHER_PROGRAM),
+    (response(before="````"), Flaw.OTHER_PROGRAM),  # never closed: three back-ticks are too few
+    (response(before="~~~"), Flaw.OTHER_PROGRAM),
+    (response(before="```"), None),  # never closed, but ```python begins anew
+    ("</think>Code:\n  ```python\n  if x:\n    y()\n```", Flaw.OTHER_PROGRAM),  # judged without the indentation
+]
+# Responses without tags: the flaw by the paper's rule, and where no thinking is required.
+PLAIN = [
+    (CODE, Flaw.THINKING, None),
+    (f"  A square.\n\n{CODE}\nIt squares.\n", Flaw.THINKING, None),
+    ("```\nprint(1)\n```", Flaw.THINKING, Flaw.CODE_BLOCK),
+    (CODE + CODE, Flaw.THINKING, Flaw.CODE_BLOCK),
+    ("```python\nprint(1)", Flaw.THINKING, Flaw.CLOSING_FENCE),
+    ("```python\n# `x`\n```", Flaw.THINKING, Flaw.BACKTICK),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "paper", "without"),
-    [
-        (GOOD, None, None),
-        (CODE, Flaw.THINKING, None),
-        (f"  A square.\n\n{CODE}\nIt squares.\n", Flaw.THINKING, None),
-        # With a tag, the form of a thinking holds in any case.
-        ("<think>" + CODE, Flaw.THINKING, Flaw.THINKING),
-        ("a</think>b</think>" + CODE, Flaw.THINKING, Flaw.THINKING),
-        (CODE + "</think>", Flaw.CODE_BLOCK, Flaw.CODE_BLOCK),
-        # All other rules hold without a thinking, too.
-        (LOOP + CODE, Flaw.REPETITION, Flaw.REPETITION),
-        ("```\nprint(1)\n```", Flaw.THINKING, Flaw.CODE_BLOCK),
-        (CODE + CODE, Flaw.THINKING, Flaw.CODE_BLOCK),
-        ("```python\nprint(1)", Flaw.THINKING, Flaw.CLOSING_FENCE),
-        ("```python\n# `x`\n```", Flaw.THINKING, Flaw.BACKTICK),
-    ],
-)
-def test_a_response_without_tags_is_flawed_only_where_thinking_is_required(text, paper, without):
-    for required, flaw in ((True, paper), (False, without)):
-        for pass_rate in (1.0, 0.0):
-            reward = compute_reward(text, pass_rate, settings=RewardSettings(require_thinking=required))
-            assert reward.form.flaw == flaw
-    assert compute_reward(text, 1.0).form.flaw == paper, "the paper's rule is the default"
+@pytest.mark.parametrize(("text", "paper", "without"), [*((text, flaw, flaw) for text, flaw in FORMS), *PLAIN])
+def test_every_flaw_of_the_form_costs_nine_tenths(text, paper, without):
+    for own, flaw in ((RewardSettings(), paper), (RewardSettings(require_thinking=False), without)):
+        solved, failed = (compute_reward(text, rate, settings=own) for rate in (1.0, 0.0))
+        assert solved.form.flaw == failed.form.flaw == flaw
+        assert (solved.form.value, solved.total) == pytest.approx((-0.9, 0.1) if flaw else (0.0, 1.0))
+        assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
 
 
-@pytest.mark.parametrize(("pass_rate", "best"), [(1.0, 0.0), (0.75, 0.0), (0.25, 0.5), (0.0, 0.0)])
 @pytest.mark.parametrize("explanation", ["", prose(600)])
-def test_without_a_thinking_the_reward_is_that_of_an_empty_one(pass_rate, best, explanation):
-    plain = f"{CODE}\n{explanation}"
-    reward = compute_reward(plain, pass_rate, best, RewardSettings(require_thinking=False))
-    assert reward == compute_reward(f"</think>{plain}", pass_rate, best)
-    assert reward.form.long_explanation == bool(explanation)
+def test_without_a_thinking_the_reward_is_that_of_an_empty_one(explanation):
+    plain, own = f"{CODE}\n{explanation}", RewardSettings(require_thinking=False)
+    for pass_rate, best in ((1.0, 0.0), (0.75, 0.0), (0.25, 0.5), (0.0, 0.0)):
+        reward = compute_reward(plain, pass_rate, best, own)
+        assert reward == compute_reward(f"</think>{plain}", pass_rate, best)
+        assert reward.form.long_explanation == bool(explanation)
 
 
 @pytest.mark.parametrize("value", ["auto", "false", None, 0])
@@ -336,12 +318,6 @@ def test_more_passed_tests_never_earn_less_and_a_better_past_never_more(text, fi
 # ---- settings and mistakes ----
 
 
-def test_rulers_are_punished_by_default_and_spared_on_request():
-    for spared, total in ((False, 0.1), (True, 1.0)):
-        reward = compute_reward(response("-" * 300), 1.0, settings=RewardSettings(spare_tables=spared))
-        assert reward.total == pytest.approx(total)
-
-
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
@@ -358,47 +334,31 @@ def test_tokens_are_those_of_tiktoken_with_the_published_o200k_base(text, tokens
     assert token_counter()(text) == tokens
 
 
-@pytest.mark.parametrize("token", ["<|endoftext|>", "<|endofprompt|>", "<|im_end|>", "\ud800"])
+@pytest.mark.parametrize("token", ["<|endofprompt|>", "<|im_end|>", "\ud800"])
 def test_special_tokens_and_broken_characters_in_a_response_are_text(token):
-    assert token_counter()(token) == token_counter()(token.replace("\ud800", "?")) > 0
-    assert (token_counter()(token) > 1) is (len(token) > 1)
+    assert token_counter()(token) == token_counter()(token.replace("\ud800", "?")) > (len(token) > 1)
     assert compute_reward(response(f"a {token} b", explanation=token), 0.0).form.flaw is None
 
 
-@pytest.fixture
-def policy(tmp_path):
-    """A folder with a policy's tokenizer: one token a character, one for the tag, one for the end."""
-    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
-
-    vocabulary = {chr(code): code for code in range(128)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+def test_lengths_can_be_those_of_the_policy(tmp_path):
+    """One token a character, one for the tag; the file's own truncation, padding and special tokens do not count."""
+    tokenizer = Tokenizer(models.WordLevel({chr(code): code for code in range(128)}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.add_special_tokens([AddedToken("<|im_end|>", special=True)])
     tokenizer.add_tokens([AddedToken("<think>", special=False)])
     tokenizer.enable_truncation(10)
     tokenizer.enable_padding(length=50)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path
-
-
-def test_lengths_can_be_those_of_the_policy(policy):
-    count = token_counter(str(policy))
-    assert count("abc") == 3
-    assert count("a" * 5000) == 5000  # its own truncation is off, like its padding
-    assert count("<think>a") == 2
-    assert count("<|im_end|>") == len("<|im_end|>")
-    assert count("\ud800") == 1
-    settings = RewardSettings(lengths=str(policy))
-    assert compute_reward(response(prose(1300)), 1.0, settings=settings).form.long_thinking
-    assert not compute_reward(response(prose(1300)), 1.0).form.long_thinking
-
-
-def test_a_policy_without_a_tokenizer_is_named(tmp_path):
-    with pytest.raises(UserError, match="setting 'lengths': .*tokenizer.json"):
-        compute_reward(GOOD, 1.0, settings=RewardSettings(lengths="o200k"))
+    count = token_counter(str(tmp_path))
+    texts = {"abc": 3, "a" * 5000: 5000, "<think>a": 2, "<|im_end|>": len("<|im_end|>"), "\ud800": 1}
+    assert {text: count(text) for text in texts} == texts
+    own = RewardSettings(lengths=str(tmp_path))
+    assert compute_reward(response(prose(1300)), 1.0, settings=own).form.long_thinking
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": None}))
-    with pytest.raises(UserError, match="cannot be read"):
-        compute_reward(GOOD, 1.0, settings=RewardSettings(lengths=str(tmp_path)))
+    token_counter.cache_clear()
+    for folder in ("o200k", str(tmp_path)):
+        with pytest.raises(UserError, match="setting 'lengths': .*tokenizer.json"):
+            compute_reward(GOOD, 1.0, settings=RewardSettings(lengths=folder))
 
 
 @pytest.mark.parametrize("rate", [-0.01, 1.01, math.nan, math.inf, "1", None])

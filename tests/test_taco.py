@@ -208,8 +208,8 @@ def test_recorded_attempts_choose_the_public_tests_of_the_problems_whose_tests_t
     settings = TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=0)
     tests = {"id": 2, "test_cases": row()["input_output"]}
     passing = [[place in easy for place in range(10)] for easy in ((1, 3, 5, 9), (1, 3, 5, 9, 0))]
-    good = tests | {"exec_results": [{"passing": one} for one in passing]}
-    other = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True]}]}
+    good = tests | {"exec_results": [{"passing": one, "feedback": [""] * 10} for one in passing]}
+    other = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True], "feedback": [""]}]}
     for record, names in (
         (other, " 2 "),
         (good | {"id": "elsewhere"}, ""),

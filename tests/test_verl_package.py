@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from chat_tokenizers import save_policy
+from support import composed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig
@@ -16,56 +18,32 @@ from cobalt.stage.errors import UserError
 
 pytestmark = pytest.mark.slow
 
-# Lengths of prompts, and which tokens of each response count: hand-made, with a hole (another turn's tokens) and a
-# response of which nothing counts.
-PROMPTS = [2, 3, 1, 4, 2, 2, 1, 3]
+# Which tokens of each response count, with a hole (another turn's tokens) and a response of which nothing counts.
 MASKS = [[1], [1] * 9, [1, 1], [1] * 7, [1, 1, 0, 0, 1], [1] * 6, [0, 0], [1] * 3]
 SAMPLES = len(MASKS)
-CLIP_LOW, CLIP_HIGH, KL_WEIGHT, ENTROPY_WEIGHT = 0.2, 0.4, 1e-4, 1e-3
+DRAW = torch.Generator().manual_seed(0)
+ADVANTAGES = [torch.randn(len(mask), generator=DRAW, dtype=torch.float64) for mask in MASKS]
 
 
-@pytest.fixture(scope="module")
-def tokens():
-    """The inputs of the loss for each sample and response token, in float64."""
-    draw = torch.Generator().manual_seed(0)
-
-    def values(scale):
-        return [scale * torch.randn(len(mask), generator=draw, dtype=torch.float64) for mask in MASKS]
-
-    now = [-1 + value for value in values(0.3)]
-    advantages = [value[:1].expand(len(value)).clone() for value in values(1.0)]
-    return {
-        "log_probs": now, "old_log_probs": [a + b for a, b in zip(now, values(0.3), strict=True)],
-        "ref_log_prob": [a + b for a, b in zip(now, values(0.3), strict=True)], "advantages": advantages,
-        "entropy": [value.abs() for value in values(1.0)],
-    }  # fmt: skip
+def token_mean(samples):
+    """The mean of the loss of tokens that count, which is less the advantage where a policy has not moved yet."""
+    losses, mask = (torch.cat([torch.as_tensor(rows[s]) for s in samples]) for rows in (ADVANTAGES, MASKS))
+    return -(losses * mask).sum() / mask.sum().clamp(min=1)
 
 
-def token_losses(tokens, sample):
-    """The paper's loss of each token of a sample, written out: clipped policy loss, entropy, KL of type "mse"."""
-    now, old, ref = (tokens[name][sample] for name in ("log_probs", "old_log_probs", "ref_log_prob"))
-    advantage, ratio = tokens["advantages"][sample], (now - old).exp()
-    clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
-    policy = torch.maximum(-advantage * ratio, -advantage * clipped)
-    policy = torch.where(advantage < 0, torch.minimum(policy, -advantage * 3.0), policy)
-    return policy - ENTROPY_WEIGHT * tokens["entropy"][sample] + KL_WEIGHT * 0.5 * (now - ref) ** 2
-
-
-def token_mean(tokens, samples):
-    losses = torch.cat([token_losses(tokens, sample) for sample in samples])
-    mask = torch.cat([torch.tensor(MASKS[sample], dtype=torch.float64) for sample in samples])
-    return (losses * mask).sum() / mask.sum().clamp(min=1)
-
-
-def reference(tokens, mode, micro):
+def reference(mode, micro):
     """The loss of the mini-batch by the words of the two versions of veRL."""
     if mode == "mini_batch":
-        return token_mean(tokens, range(SAMPLES))
+        return token_mean(range(SAMPLES))
     starts = range(0, SAMPLES, micro)
-    return sum(token_mean(tokens, range(start, start + micro)) for start in starts) / len(starts)
+    return sum(token_mean(range(start, start + micro)) for start in starts) / len(starts)
 
 
-def verl_loss(tokens, mode, micro, ranks):
+def nested(rows):
+    return torch.nested.as_nested_tensor([torch.as_tensor(row) for row in rows], layout=torch.jagged)
+
+
+def verl_loss(mode, micro, ranks, **batches):
     """The same by veRL's own micro-batches and loss, added up as its engine does, averaged over ranks as FSDP does."""
     from tensordict import TensorDict
     from verl.utils import tensordict_utils
@@ -75,76 +53,58 @@ def verl_loss(tokens, mode, micro, ranks):
 
     from cobalt_verl.losses.loss_agg import micro_batch_loss
 
-    config = FSDPActorConfig(
-        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=micro, ppo_mini_batch_size=SAMPLES,
-        clip_ratio_low=CLIP_LOW, clip_ratio_high=CLIP_HIGH, entropy_coeff=ENTROPY_WEIGHT,
-        use_kl_loss=True, kl_loss_coef=KL_WEIGHT, kl_loss_type="mse",
-    )  # fmt: skip
-    loss = ppo_loss if mode == "mini_batch" else micro_batch_loss
-    of_ranks = []
+    sizes = {"ppo_micro_batch_size_per_gpu": micro, "ppo_mini_batch_size": SAMPLES}
+    config = FSDPActorConfig(strategy="fsdp2", rollout_n=1, **sizes)
+    loss, total = ppo_loss if mode == "mini_batch" else micro_batch_loss, 0
     for rank in range(ranks):
-        samples = range(rank * SAMPLES // ranks, (rank + 1) * SAMPLES // ranks)
-
-        def nested(values, samples=samples):
-            return torch.nested.as_nested_tensor([values[sample] for sample in samples], layout=torch.jagged)
-
-        # A model's output stands one place before the token that it is about, in the whole sequence.
-        def whole(name):
-            return nested([
-                torch.cat([torch.zeros(prompt - 1, dtype=torch.float64), values, torch.zeros(1, dtype=torch.float64)])
-                for prompt, values in zip(PROMPTS, tokens[name], strict=True)
-            ])  # fmt: skip
-
-        fields = {name: nested(tokens[name]) for name in ("old_log_probs", "ref_log_prob", "advantages")}
-        masks = nested([torch.tensor(mask) for mask in MASKS])
-        data = TensorDict(
-            {"prompts": nested([torch.ones(n, dtype=torch.int64) for n in PROMPTS]), "responses": masks}
-            | {"response_mask": masks, "log_probs": whole("log_probs"), "entropy": whole("entropy")} | fields,
-            batch_size=[len(samples)],
-        )  # fmt: skip
+        own = slice(rank * SAMPLES // ranks, (rank + 1) * SAMPLES // ranks)
+        masks, advantages = MASKS[own], ADVANTAGES[own]
+        before = nested([torch.zeros_like(values) for values in advantages])
+        now = nested([torch.zeros(1 + len(mask), dtype=torch.float64) for mask in masks])  # with the prompt's token
+        fields = {"responses": nested(masks), "response_mask": nested(masks), "advantages": nested(advantages)}
+        fields["input_ids"] = nested([[1, *mask] for mask in masks])
+        fields |= {"prompts": nested([[1] for _ in masks]), "old_log_probs": before, "log_probs": now}
+        data = TensorDict(fields, batch_size=len(masks))
         tensordict_utils.assign_non_tensor(
-            data, use_dynamic_bsz=False, micro_batch_size_per_gpu=micro, global_batch_size=SAMPLES, dp_size=ranks,
-            batch_num_tokens=sum(map(sum, MASKS)),
+            data, micro_batch_size_per_gpu=micro, global_batch_size=SAMPLES, dp_size=ranks,
+            batch_num_tokens=sum(map(sum, MASKS)), **{"use_dynamic_bsz": False} | batches,
         )  # fmt: skip
-        parts, _ = prepare_micro_batches(data)
-        of_ranks.append(
-            sum(
-                loss(config=config, model_output={n: part[n] for n in ("log_probs", "entropy")}, data=part)[0]
-                for part in parts
-            )
-        )
-    return sum(of_ranks) / ranks
+        for part in prepare_micro_batches(data)[0]:
+            total += loss(config=config, model_output={"log_probs": part["log_probs"]}, data=part)[0] / ranks
+    return total
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("micro", [1, 2, 4])
 @pytest.mark.parametrize("mode", ["mini_batch", "micro_batch"])
-def test_each_average_of_the_loss_is_its_definition_in_float64(tokens, mode, micro, ranks):
-    ours = verl_loss(tokens, mode, micro, ranks)
+def test_each_average_of_the_loss_is_its_definition_in_float64(mode, micro, ranks):
+    ours = verl_loss(mode, micro, ranks)
     assert ours.dtype == torch.float64
-    assert ours.item() == pytest.approx(reference(tokens, mode, micro).item(), rel=1e-12)
+    assert ours.item() == pytest.approx(reference(mode, micro).item(), rel=1e-12)
 
 
-def test_the_two_averages_differ_and_agree_for_one_micro_batch(tokens):
-    assert reference(tokens, "micro_batch", SAMPLES) == reference(tokens, "mini_batch", SAMPLES)
-    values = [reference(tokens, mode, micro).item() for mode, micro in [("mini_batch", 8), ("micro_batch", 1)]]
-    assert abs(values[0] - values[1]) > 1e-2
+@pytest.mark.parametrize("tokens", [10, 20])
+def test_micro_batches_by_length_leave_the_mean_of_a_mini_batch_and_change_those_of_micro_batches(tokens):
+    by_length = {"use_dynamic_bsz": True, "max_token_len_per_gpu": tokens}
+    whole, parts = (verl_loss(mode, 2, 1, **by_length).item() for mode in ("mini_batch", "micro_batch"))
+    assert whole == pytest.approx(reference("mini_batch", 2).item(), rel=1e-12)
+    assert abs(parts - reference("micro_batch", 2).item()) > 1e-2, "checks.py refuses this combination"
+
+
+def test_the_two_averages_differ_and_agree_for_one_micro_batch():
+    assert reference("micro_batch", SAMPLES) == reference("mini_batch", SAMPLES)
+    assert abs(reference("mini_batch", 8) - reference("micro_batch", 1)) > 1e-2
 
 
 @pytest.mark.parametrize(
-    "override",
-    [
-        "algorithm.adv_estimator=no_such_estimator",
-        "actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss",
-    ],
+    "override", ["algorithm.adv_estimator=nothing_here", "actor_rollout_ref.actor.policy_loss.loss_mode=nothing_here"]
 )
 def test_the_dry_run_looks_up_the_names_in_the_configuration(override, tmp_path):
-    from cobalt.training.configuration import TrainingSettings, compose
     from cobalt_verl.main import check_names
 
-    check_names(compose(TrainingSettings(tmp_path, "m", tmp_path)))
-    with pytest.raises(ValueError, match=override.rpartition("=")[2]):
-        check_names(compose(TrainingSettings(tmp_path, "m", tmp_path, overrides=(override,))))
+    check_names(composed(tmp_path, "m", tmp_path))
+    with pytest.raises(ValueError, match="nothing_here"):
+        check_names(composed(tmp_path, "m", tmp_path, override))
 
 
 def test_the_wait_for_rewards_is_from_the_last_response_to_the_last_verdict():
@@ -152,18 +112,12 @@ def test_the_wait_for_rewards_is_from_the_last_response_to_the_last_verdict():
     from cobalt_verl.trainers.sync import reward_metrics
 
     # Responses ended at 100, 104 and 103; the first verdict took longest.
-    parts = [
-        {"score": score, "judge_seconds": seconds, VERDICT_AT: end}
-        for score, seconds, end in [(1.0, 9.0, 109.0), (0.0, 1.0, 105.0), (0.5, 0.5, 103.5)]
-    ]
-    assert reward_metrics(parts, ["u", "u", "u"]) == {
-        "reward/score": 0.5,
-        "reward/equal_groups": 0.0,
-        "reward/judge_seconds": 3.5,
-        "timing_s/reward_wait": 5.0,
-    }
+    ends = [(1.0, 9.0, 109.0), (0.0, 1.0, 105.0), (0.5, 0.5, 103.5)]
+    parts = [{"score": score, "judge_seconds": seconds, VERDICT_AT: end} for score, seconds, end in ends]
+    shown = {"reward/score": 0.5, "reward/equal_groups": 0.0, "reward/judge_seconds": 3.5}
+    assert reward_metrics(parts, ["u", "u", "u"]) == shown | {"timing_s/reward_wait": 5.0}
     without = [{name: value for name, value in part.items() if name != VERDICT_AT} for part in parts]
-    assert set(reward_metrics(without, "abc")) == {"reward/score", "reward/equal_groups", "reward/judge_seconds"}
+    assert set(reward_metrics(without, "abc")) == shown.keys()
 
 
 def test_a_group_is_equal_if_all_samples_of_its_prompt_have_one_reward():
@@ -183,19 +137,14 @@ def test_a_group_is_equal_if_all_samples_of_its_prompt_have_one_reward():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_export_keeps_every_weight_as_it_was_trained(tmp_path, dtype):
     from safetensors.torch import load_file
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    from cobalt.pocket.tokenizer import learn_tokenizer
     from cobalt_verl.merge import main
 
     checkpoint, folder = tmp_path / "actor", tmp_path / "model"
-    config = Qwen3Config(
-        vocab_size=400, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, architectures=["Qwen3ForCausalLM"],
-    )  # fmt: skip
-    config.save_pretrained(checkpoint / "huggingface")
-    learn_tokenizer(["a problem 0 1"], vocabulary=400).save_pretrained(checkpoint / "huggingface")
-    weights = Qwen3ForCausalLM(config).to(dtype).state_dict()
+    (checkpoint / "huggingface").mkdir(parents=True)
+    config = AutoConfig.from_pretrained(save_policy(checkpoint / "huggingface", "qwen3", tied=True))
+    weights = AutoModelForCausalLM.from_config(config).to(dtype).state_dict()
     torch.save(weights, checkpoint / "model_world_size_1_rank_0.pt")
     (checkpoint / "fsdp_config.json").write_text('{"world_size": 1}')
     main(str(checkpoint), str(folder))
@@ -267,13 +216,9 @@ def test_groups_whose_rewards_do_not_differ_are_dropped_counted_and_replaced(mon
         values = [equal.get(int(key.split("_")[0][1:]), float(key.split("_")[1])) for key in keys]
         return {"rm_scores": [torch.tensor([0.0, value]) for value in values]}
 
-    def clear(partition_id, keys):
-        for key in keys:
-            rows.pop(key, None)
-
     monkeypatch.setattr(verls.tq, "kv_list", lambda: {"train": dict(rows)})
     monkeypatch.setattr(verls.tq, "kv_batch_get", scores)
-    monkeypatch.setattr(verls.tq, "kv_clear", clear)
+    monkeypatch.setattr(verls.tq, "kv_clear", lambda partition_id, keys: [rows.pop(key, None) for key in keys])
     buffer = replay_buffer.StrictReplayBuffer(
         trainer_mode="sync", trainer_config=None, max_off_policy_threshold=None, max_off_policy_strategy="drop",
         sampler_kwargs=None, refill_fn=refill, filter_groups_metric="reward", train_batch_size=4, gen_batch_size=1,

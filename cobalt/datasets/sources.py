@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
-from cobalt.episode.templates import templates
+from cobalt.episode.prompt_set import templates
 from cobalt.judge import programs_at_a_time
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError

@@ -34,7 +34,7 @@ from cobalt.datasets.sources import (
     with_starter_code,
 )
 from cobalt.episode import PromptSet, load_prompts
-from cobalt.episode.record import decode_passing
+from cobalt.episode.record import decode_results
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import ProblemId, TestSuite, suite_of
@@ -212,7 +212,7 @@ def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
     for record in iterate_records(path):
         with naming(f"{path}: record {record['id']!r}"):
             suite = suite_of(record, "test_cases") or TestSuite((), ())
-            passing = decode_passing(record, len(suite))
+            passing = [result.passing for result in decode_results(record, len(suite))]
         attempts[record["id"]] = hash(suite), tuple(map(sum, zip(*passing, strict=True)))
     return attempts
 

@@ -32,53 +32,50 @@ def template_arguments(thinking: TemplateThinking) -> dict[str, Any]:
     return {} if thinking == "default" else {"enable_thinking": thinking == "on"}
 
 
-def render_prompts(
-    tokenizer: Any,
-    conversations: Sequence[Conversation],
-    arguments: Mapping[str, Any],
-    name: str | None = None,
-) -> list[str]:
+def render_prompts(tokenizer: Any, conversations: Sequence[Conversation], arguments: Mapping[str, Any]) -> list[str]:
     """Conversations as prompts: the text that a tokenizer's chat template makes of them, generation prompt included.
 
     Args:
         tokenizer: The tokenizer, with a chat template.
         conversations: Messages with `role` and `content`.
         arguments: Of the template, besides the messages.
-        name: The model's name or folder, for messages; None: the one that the tokenizer knows.
 
     Raises:
         UserError: the template cannot be used, refuses a conversation, or leaves a message's text out.
     """
-    name = name or str(getattr(tokenizer, "name_or_path", "")) or "the model"
     for roles in {tuple(str(message["role"]) for message in conversation) for conversation in conversations}:
-        _check_shows_texts(tokenizer, roles, arguments, name)
-    return [_render(tokenizer, conversation, arguments, name) for conversation in conversations]
+        _check_shows_texts(tokenizer, roles, arguments)
+    return [_render(tokenizer, conversation, arguments) for conversation in conversations]
 
 
-def _check_shows_texts(tokenizer: Any, roles: tuple[str, ...], arguments: Mapping[str, Any], name: str) -> None:
+def _check_shows_texts(tokenizer: Any, roles: tuple[str, ...], arguments: Mapping[str, Any]) -> None:
     """Render other texts once; a template that expects contents to be lists of parts passes over them silently."""
     probed = _PROBED.setdefault(tokenizer, set())
     if (roles, repr(arguments)) in probed:
         return
     probe = [{"role": role, "content": f"{_ANSWER}-{index}."} for index, role in enumerate(roles)]
-    text = _render(tokenizer, probe, arguments, name)
+    text = _render(tokenizer, probe, arguments)
     for message in probe:
         if message["content"] not in text:
             raise UserError(
-                f"the chat template of {name} leaves the text of a message of the role {message['role']!r} out of the"
-                " prompt: give a copy of the tokenizer's folder with a chat_template.jinja that shows texts"
+                f"the chat template of {_name(tokenizer)} leaves the text of a message of the role {message['role']!r}"
+                " out of the prompt: give a copy of the tokenizer's folder with a chat_template.jinja that shows texts"
             )
     probed.add((roles, repr(arguments)))
 
 
-def _render(tokenizer: Any, conversation: Conversation, arguments: Mapping[str, Any], name: str) -> str:
+def _name(tokenizer: Any) -> str:
+    return str(getattr(tokenizer, "name_or_path", "")) or "the model"
+
+
+def _render(tokenizer: Any, conversation: Conversation, arguments: Mapping[str, Any]) -> str:
     try:
         text: str = tokenizer.apply_chat_template(
             list(conversation), add_generation_prompt=True, tokenize=False, **arguments
         )
     except Exception as error:  # noqa: BLE001 - a template is a program of the model's authors, and raises anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"the chat template of {name} refuses a conversation: {reason}") from None
+        raise UserError(f"the chat template of {_name(tokenizer)} refuses a conversation: {reason}") from None
     return text
 
 

@@ -66,13 +66,12 @@ class Block:
         """The lines without the indentation of the fence, and without white space at the end."""
         return "\n".join(line.removeprefix(self.indent) for line in self.lines).rstrip()
 
-    def string_spans(self) -> list[list[tuple[int, int]]]:
-        """For each line the columns that belong to strings and comments of Python."""
-        spans = []
+    def string_spans(self) -> dict[int, list[tuple[int, int]]]:
+        """By the index of each line the columns that belong to strings and comments of Python."""
+        spans: dict[int, list[tuple[int, int]]] = {}
         quote = ""
-        for line in self.lines:
-            own, quote = _strings(line, quote)
-            spans.append(own)
+        for index, line in enumerate(self.lines, self.first):
+            spans[index], quote = _strings(line, quote)
         return spans
 
 

@@ -1,18 +1,20 @@
-"""Prompt templates: three files a set, rendered by Jinja.
+"""Prompt templates: three files a set, rendered by Jinja as plain text.
 
 A set is a folder with `system.jinja` (no variable), `first_turn.jinja` (`question`, `fn_name`) and `feedback.jinja`
 (`feedback`). Three sets come with the package: `paper` (the paper's structure, in our words), `pocket` (short, for the
 seed model) and `program` (asks for a program without reasoning, for offline training). Any other folder can be named
-instead. A variable that a template uses and does not get is an error, not a blank.
+instead. A variable that a template uses and does not get is an error, not a blank. The files may come from anybody, and
+so a template computes text and nothing else: Jinja's sandbox refuses what leads from a value to Python's own objects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from cobalt.episode.templates import load, render
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import file_digest
 
@@ -45,11 +47,35 @@ class PromptSet:
         Raises:
             UserError: the template does not render these texts; the message names its file.
         """
-        return render(self.first_turn_template, question=question, fn_name=fn_name)
+        with _naming(self.first_turn_template.filename):
+            return self.first_turn_template.render(question=question, fn_name=fn_name)
 
     def feedback(self, feedback: str) -> str:
         """The user message that hands the judge's feedback back to the model."""
-        return render(self.feedback_template, feedback=feedback)
+        with _naming(self.feedback_template.filename):
+            return self.feedback_template.render(feedback=feedback)
+
+
+def templates(folder: Path) -> jinja2.Environment:
+    """The templates of a folder by their file names; lines that hold only a statement leave no line behind."""
+    return ImmutableSandboxedEnvironment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+
+
+@contextmanager
+def _naming(file: object) -> Iterator[None]:
+    """Make an error in the use of a template a UserError that names its file."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a template is a program of its authors, and raises anything
+        line = f", line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise UserError(f"the template {file}{line} does not render: {lines[0]}") from None
 
 
 def load_prompts(name: str | None) -> PromptSet:
@@ -66,11 +92,21 @@ def load_prompts(name: str | None) -> PromptSet:
         built_in = ", ".join(sorted(path.name for path in BUILT_IN.iterdir() if path.is_dir()))
         raise UserError(f"no prompt set {name!r}: give one of {built_in}, or a folder with system.jinja,"
                         " first_turn.jinja and feedback.jinja")  # fmt: skip
+    missing = [file for file in FILES if not (folder / file).is_file()]
+    if missing:
+        raise UserError(f"{folder}: the file {missing[0]} is missing")
+    environment = templates(folder)
+    loaded: list[jinja2.Template] = []
+    for file in FILES:
+        with _naming(folder / file):
+            loaded.append(environment.get_template(file))
+    with _naming(folder / FILES[0]):
+        system = loaded[0].render().strip()
     prompts = PromptSet(
-        system=render(load(folder, "system.jinja")).strip(),
-        first_turn_template=load(folder, "first_turn.jinja"),
-        feedback_template=load(folder, "feedback.jinja"),
-        digests={name: file_digest(folder / name) for name in FILES},
+        system=system,
+        first_turn_template=loaded[1],
+        feedback_template=loaded[2],
+        digests={file: file_digest(folder / file) for file in FILES},
     )
     prompts.first_turn("")
     prompts.feedback("")

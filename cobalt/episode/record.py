@@ -15,7 +15,6 @@ response is the assistant message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -25,7 +24,6 @@ from typing_extensions import TypedDict
 from cobalt.episode import Message
 from cobalt.episode.trajectory import FinishReason, ProblemTrajectories, Trajectory, Turn
 from cobalt.judge import ExecResult, VerdictKind
-from cobalt.judge.verdict import Outcome
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked, iterate_records
@@ -42,7 +40,6 @@ _Cost = _OrNull[Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]]
 _Error = Annotated[str, BeforeValidator(lambda value: "" if value is None or value != value else value)]
 _Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _Result = dict[str, Any]  # read by `ExecResult.from_record`
-_PASSING = TypeAdapter(list[Outcome])
 
 
 class _SampleColumns(TypedDict, total=False):
@@ -94,55 +91,39 @@ def encode_single_turn(turns: Sequence[Turn], results: Sequence[ExecResult]) -> 
     return {
         "responses": [turn.response for turn in turns],
         "exec_results": [result.to_record() for result in results],
-        **{field: row for field, [row] in _generation([turns]).items()},
+        **{field: row for field, [row] in _encoded([turns], _GENERATION).items()},
     }
 
 
 def encode_multi_turn(trajectories: Sequence[Trajectory], public_tests: PublicTests) -> dict[str, Any]:
-    """The fields that a multi-turn run adds to those of its input; every turn must have a public result."""
+    """The fields that a multi-turn run adds to those of its input; every turn must have a public result.
+
+    There are no conversations where the trajectories have none, as those of a single-turn record, which does not have
+    the system message.
+    """
     by_turn = list(zip(*(trajectory.turns for trajectory in trajectories), strict=True))
-    return {
-        "public_tests": public_tests,
-        "conversations": [trajectory.messages for trajectory in trajectories],
-        "raw_responses": [[turn.response for turn in turns] for turns in by_turn],
-        "public_pass_rates": [[turn.public_pass_rate for turn in turns] for turns in by_turn],
-        "public_exec_results": [[_present(turn.public_result).to_record() for turn in turns] for turns in by_turn],
-        **_generation(by_turn),
-    }
+    conversations = [trajectory.messages for trajectory in trajectories if trajectory.messages]
+    shown = {"conversations": conversations} if conversations else {}
+    return {"public_tests": public_tests, **shown, **_encoded(by_turn, _JUDGED | _GENERATION)}
 
 
 def encode_evaluation(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """The fields that evaluation adds to those of a multi-turn record; every turn must have hidden verdicts."""
-    return {
-        "all_pass_rates": [trajectory.hidden_pass_rates for trajectory in trajectories],
-        "hidden_verdicts": [
-            [[kind.value for kind in _present(turn.hidden_verdicts)] for turn in trajectory.turns]
-            for trajectory in trajectories
-        ],
-    }
+    return _encoded([trajectory.turns for trajectory in trajectories], _EVALUATION)
 
 
-def encode_evaluated_single_turn(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """The fields that evaluation adds to those of a single-turn record: those of trajectories of one turn.
+def _encoded(rows: Sequence[Sequence[Turn]], names: Mapping[str, str]) -> dict[str, list[list[Any]]]:
+    """Fields of rows of turns, without `costs` if no response has one, as of a model served locally."""
 
-    There are no conversations, because a single-turn record does not have the system message.
-    """
-    fields = encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
-    del fields["conversations"]
-    return fields
+    def value(turn: Turn, name: str) -> Any:
+        own = getattr(turn, name)
+        if name == "hidden_verdicts":
+            return [kind.value for kind in own]
+        return own.to_record() if name == "public_result" else own
 
-
-def _present(value: T | None) -> T:
-    if value is None:
-        raise ValueError("a turn cannot be written before it is judged")
-    return value
-
-
-def _generation(rows: Sequence[Sequence[Turn]]) -> dict[str, list[list[Any]]]:
-    """The generation fields of rows of turns, without `costs` if no response has one, as of a model served locally."""
-    fields = {field: [[getattr(turn, name) for turn in row] for row in rows] for field, name in _GENERATION.items()}
-    if all(cost is None for row in fields["costs"] for cost in row):
-        del fields["costs"]
+    fields = {field: [[value(turn, name) for turn in row] for row in rows] for field, name in names.items()}
+    if not any(cost is not None for row in fields.get("costs", []) for cost in row):
+        fields.pop("costs", None)
     return fields
 
 
@@ -192,8 +173,9 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
     if "public_result" in by_sample:
         by_sample["public_result"] = [list(map(ExecResult.from_record, row)) for row in by_sample["public_result"]]
     if conversations:
-        by_sample.setdefault("response", [_answers(messages) for messages in conversations])
-        by_sample["feedback"] = [_feedback(messages) for messages in conversations]
+        by_sample.setdefault("response", [_said(messages, "assistant") for messages in conversations])
+        # After the question; the last program perhaps has no feedback.
+        by_sample["feedback"] = [[*_said(messages, "user")[1:], None][:turns] for messages in conversations]
     own = (_turns({name: rows[sample] for name, rows in by_sample.items()}) for sample in range(samples))
     return tuple(
         Trajectory(problem, sample, messages, turns)
@@ -249,7 +231,7 @@ def _fits_the_conversations(group: ProblemTrajectories) -> bool:
     if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
         return False
     for trajectory in group.trajectories:
-        for shown, turn in zip(_answers(trajectory.messages), trajectory.turns, strict=True):
+        for shown, turn in zip(_said(trajectory.messages, "assistant"), trajectory.turns, strict=True):
             failure = turn.public_result.first_failure() if turn.public_result else None
             if shown not in turn.response:
                 return False
@@ -289,27 +271,15 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [(response,) for response in responses]
 
 
-def decode_passing(record: Mapping[str, Any], tests: int) -> list[list[bool]]:
-    """Which of the problem's tests each sample of a single-turn record passes, `[sample][test]`.
-
-    Raises:
-        UserError: the record has no results, or a result does not have one entry for each of `tests` tests.
-    """
-    return [checked(_PASSING, result["passing"]) for result in _results(record, tests)]
-
-
 def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
     """The results of the samples of a single-turn record on all tests of its problem.
+
+    The authors' judge writes a single failed entry if no test was run.
 
     Raises:
         UserError: the record has no results, or a result is malformed or does not have one entry for each of `tests`
             tests.
     """
-    return [ExecResult.from_record(result) for result in _results(record, tests)]
-
-
-def _results(record: Mapping[str, Any], tests: int) -> list[_Result]:
-    """The results of a single-turn record; the authors' judge writes a single failed entry if no test was run."""
     results: list[_Result] = _columns(_SAMPLE_COLUMNS, record, ("exec_results",)).get("exec_results", [])
     if not results:
         raise UserError("it has no 'exec_results': run a single-turn script first")
@@ -319,7 +289,7 @@ def _results(record: Mapping[str, Any], tests: int) -> list[_Result]:
             result |= {"passing": [False] * tests, "feedback": feedback[:1] * tests}
         if not isinstance(result.get("passing"), list) or len(result["passing"]) != tests:
             raise UserError("field 'exec_results' does not have one 'passing' entry for each test")
-    return results
+    return list(map(ExecResult.from_record, results))
 
 
 def recorded_public_tests(problem: Problem) -> PublicTests | None:
@@ -328,8 +298,8 @@ def recorded_public_tests(problem: Problem) -> PublicTests | None:
     Raises:
         UserError: the record's field `public_tests` has another value.
     """
-    value = problem.record.get("public_tests")
-    if value is None or value == "benign" or value == "perturbed":
+    value: PublicTests | None = problem.record.get("public_tests")
+    if value in (None, "benign", "perturbed"):
         return value
     raise UserError(f"field 'public_tests' is {value!r}: it must be 'benign' or 'perturbed'")
 
@@ -367,17 +337,11 @@ def _programs_of_each(conversations: Sequence[Sequence[Message]]) -> int:
                 "field 'conversations': one is not a question followed by programs, each with its feedback"
                 f" (roles: {', '.join(roles)})"
             )
-    lengths = {len(_answers(conversation)) for conversation in conversations}
+    lengths = {len(_said(conversation, "assistant")) for conversation in conversations}
     if len(lengths) != 1:
         raise UserError(f"field 'conversations': they have different numbers of turns ({sorted(lengths)})")
     return lengths.pop()
 
 
-def _answers(conversation: Sequence[Message]) -> list[str]:
-    return [message["content"] for message in conversation if message["role"] == "assistant"]
-
-
-def _feedback(conversation: Sequence[Message]) -> list[str | None]:
-    """The user message after each program; None if the conversation ends with that program."""
-    pairs = zip_longest(conversation, conversation[1:])
-    return [after and after["content"] for message, after in pairs if message["role"] == "assistant"]
+def _said(conversation: Sequence[Message], role: str) -> list[str]:
+    return [message["content"] for message in conversation if message["role"] == role]

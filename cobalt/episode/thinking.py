@@ -1,7 +1,6 @@
 """Split a response of a reasoning model into its thinking and its answer."""
 
 import re
-from collections.abc import Sequence
 
 from cobalt.episode.program import Block, fenced_blocks
 
@@ -40,7 +39,7 @@ def _end_of_thinking(response: str) -> int | None:
     for tag in _ENDING.finditer(response):
         if blocks is None:
             blocks = fenced_blocks(response)
-            strings = _strings_of_programs(blocks)
+            strings = {index: spans for block in blocks for index, spans in block.string_spans().items()}
         line = response.count("\n", 0, tag.start())
         column = tag.start() - (response.rfind("\n", 0, tag.start()) + 1)
         if any(start <= column < stop for start, stop in strings.get(line, ())):
@@ -49,8 +48,3 @@ def _end_of_thinking(response: str) -> int | None:
             break
         end, end_line = tag.start(), line
     return end
-
-
-def _strings_of_programs(blocks: Sequence[Block]) -> dict[int, list[tuple[int, int]]]:
-    """By the index of its line, the columns of each line of a block that belong to strings and comments."""
-    return {block.first + offset: spans for block in blocks for offset, spans in enumerate(block.string_spans())}

@@ -82,10 +82,7 @@ class Trajectory:
         Raises:
             UserError: the file has no public pass rates.
         """
-        rates = [turn.public_pass_rate for turn in self.turns if turn.public_pass_rate is not None]
-        if len(rates) != len(self.turns):
-            raise UserError("it has no 'public_pass_rates': run a multi-turn script first")
-        return rates
+        return self._known([turn.public_pass_rate for turn in self.turns], "public_pass_rates", "a multi-turn script")
 
     @property
     def hidden_pass_rates(self) -> list[float]:
@@ -94,10 +91,13 @@ class Trajectory:
         Raises:
             UserError: the trajectory has not been evaluated.
         """
-        rates = [turn.hidden_pass_rate for turn in self.turns if turn.hidden_pass_rate is not None]
-        if len(rates) != len(self.turns):
-            raise UserError("it has no 'all_pass_rates': run eval_multi_turn.py first")
-        return rates
+        return self._known([turn.hidden_pass_rate for turn in self.turns], "all_pass_rates", "eval_multi_turn.py")
+
+    def _known(self, rates: list[float | None], field: str, script: str) -> list[float]:
+        known = [rate for rate in rates if rate is not None]
+        if len(known) != len(rates):
+            raise UserError(f"it has no {field!r}: run {script} first")
+        return known
 
 
 @dataclass(frozen=True, slots=True)

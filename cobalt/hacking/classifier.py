@@ -17,7 +17,7 @@ from cobalt.engine import Call, Completion, Engine, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.litellm_engine import open_engine
 from cobalt.episode import Message
-from cobalt.episode.templates import templates
+from cobalt.episode.prompt_set import templates
 from cobalt.hacking.categories import (
     NOT_CLASSIFIED,
     OUTCOMES,

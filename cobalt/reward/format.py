@@ -76,7 +76,6 @@ def format_reward(
     reward_so_far: float,
     count_tokens: TokenCounter,
     *,
-    spare_tables: bool = False,
     require_thinking: bool = True,
 ) -> FormatReward:
     """R_format of a response.
@@ -91,11 +90,10 @@ def format_reward(
             the model wrote itself.
         reward_so_far: Correctness and improvement together.
         count_tokens: `cobalt.reward.lengths.token_counter`.
-        spare_tables: See `is_repetitive`.
         require_thinking: If false, a response with neither `<think>` nor `</think>` is all answer, after a thinking of
             no tokens.
     """
-    if is_repetitive(response, spare_tables=spare_tables):
+    if is_repetitive(response):
         return FormatReward(FLAW, Flaw.REPETITION)
     if not require_thinking and OPEN not in response and CLOSE not in response:
         thinking, answer = "", response.strip()
@@ -111,7 +109,8 @@ def format_reward(
     code, _, explanation = block.partition(_CLOSING)
     if "`" in code:
         return FormatReward(FLAW, Flaw.BACKTICK)
-    if not _is_judged(code, response):
+    program = program_of(response)
+    if program is None or program.strip() != code.replace("\r\n", "\n").partition("\n")[2].strip():
         return FormatReward(FLAW, Flaw.OTHER_PROGRAM)
 
     thinking_tokens = count_tokens(thinking)
@@ -124,12 +123,6 @@ def format_reward(
         value = TOO_LONG_AND_FAILED if long_thinking else _thinking_bonus(thinking, thinking_tokens)
         value += TOO_LONG_AND_FAILED * (long_answer + long_explanation)
     return FormatReward(value, None, long_thinking, long_answer, long_explanation)
-
-
-def _is_judged(code: str, response: str) -> bool:
-    """Whether the program of the response is what follows the first line of `code`, up to white space around it."""
-    judged = program_of(response)
-    return judged is not None and judged.strip() == code.replace("\r\n", "\n").partition("\n")[2].strip()
 
 
 def _thinking_bonus(thinking: str, tokens: int) -> float:

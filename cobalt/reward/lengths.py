@@ -9,7 +9,6 @@ Text that looks like a special token (`<|endoftext|>`) counts as any other text 
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from cobalt.stage.errors import UserError
 
@@ -29,31 +28,26 @@ def token_counter(lengths: str = O200K_BASE) -> TokenCounter:
     Raises:
         UserError: the folder has no `tokenizer.json`, or the file cannot be read.
     """
-    counter = _o200k_base() if lengths == O200K_BASE else _tokenizer_of(Path(lengths))
+    if lengths == O200K_BASE:
+        from rs_bpe.bpe import openai
+
+        counter: TokenCounter = openai.o200k_base().count
+    else:
+        counter = _tokenizer_of(lengths)
     # Half surrogate pairs have no UTF-8: each counts as another character.
     return lambda text: counter(text.encode(errors="replace").decode())
 
 
-def _o200k_base() -> TokenCounter:
-    from rs_bpe.bpe import openai
-
-    count: TokenCounter = openai.o200k_base().count
-    return count
-
-
-def _tokenizer_of(folder: Path) -> TokenCounter:
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise UserError(
-            f"setting 'lengths': {os.fspath(folder)!r} is neither {O200K_BASE!r} nor a folder with a tokenizer.json; "
-            "give the policy's local folder"
-        )
+def _tokenizer_of(folder: str) -> TokenCounter:
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(os.fspath(file))
+        tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))  # noqa: PTH118 - it takes a string
     except Exception as error:  # noqa: BLE001  the library raises nothing narrower
-        raise UserError(f"setting 'lengths': {file} cannot be read: {error}") from None
+        raise UserError(
+            f"setting 'lengths': {folder!r} is neither {O200K_BASE!r} nor a folder whose tokenizer.json can be read:"
+            f" {error}"
+        ) from None
     tokenizer.encode_special_tokens = True  # as text; thinking tags that are tokens of their own stay one token
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -9,8 +9,8 @@ distances are periods of the stretch and any two add up to less than its length,
 multiples of one period, and a run that continues with one of them continues with all: the first one found decides.
 
 A scale costs about one pass over the text, so the whole is O(n log n), with string search at the speed of C. On 24,000
-characters it takes below 1 ms of CPU on text as models write it and 4 ms on the worst text found, 10 ms with
-`spare_tables` (`benchmarks/repetition.py`); the authors' expression takes more than a second.
+characters it takes below 1 ms of CPU on text as models write it and 4 ms on the worst text found
+(`benchmarks/repetition.py`); the authors' expression takes more than a second.
 """
 
 SHORTEST_BLOCK = 32
@@ -20,16 +20,8 @@ REPEATS = 8
 """How many times in a row (paper)."""
 
 
-def is_repetitive(text: str, *, spare_tables: bool = False) -> bool:
-    """Whether any block of at least `SHORTEST_BLOCK` characters stands in `text` `REPEATS` times in a row or more.
-
-    Args:
-        text: The whole response, thinking included.
-        spare_tables: Do not count blocks in which no line says anything: a line says something if it has a letter
-            and is not a row of a Markdown table (`|` is its first character other than blanks). Rulers, stretches of
-            blanks, matrices of numbers and tables then pass; a loop of words never does. Default: the paper's rule,
-            by which any block counts.
-    """
+def is_repetitive(text: str) -> bool:
+    """Whether any block of at least `SHORTEST_BLOCK` characters stands in `text` `REPEATS` times in a row or more."""
     scale = SHORTEST_BLOCK
     while REPEATS * scale <= len(text):
         for start in range(0, len(text) - 5 * scale + 1, 3 * scale):
@@ -42,7 +34,7 @@ def is_repetitive(text: str, *, spare_tables: bool = False) -> bool:
             missing -= _equal(text[stop : stop + missing], text[stop + period : stop + period + missing])
             first = max(0, start - missing)
             missing -= _equal(text[first:start][::-1], text[first + period : start + period][::-1])
-            if missing == 0 and not (spare_tables and _says_nothing(text[start : start + period])):
+            if missing == 0:
                 return True
         scale *= 2
     return False
@@ -58,10 +50,3 @@ def _equal(left: str, right: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _says_nothing(block: str) -> bool:
-    """Whether no line of a repeated block says anything; where in the repetition it was cut does not matter."""
-    head, newline, tail = block.partition("\n")
-    lines = (tail + head).split("\n") if newline else [block]
-    return not any(any(map(str.isalpha, line)) and not line.lstrip().startswith("|") for line in lines)

@@ -26,7 +26,6 @@ class RewardSettings:
     Attributes:
         lengths: The tokenizer that lengths are measured by: "o200k_base", or a folder with the policy's
             `tokenizer.json`.
-        spare_tables: Do not punish repeated rulers, blanks, numbers and rows of tables (`is_repetitive`).
         prompt_opens_thinking: Whether the policy's chat template ends the prompt with `<think>` (R1-Distill's does,
             Qwen3's does not). A response without `</think>` is then all thinking and has no program.
         require_thinking: Whether a response without thinking tags is flawed (paper). False is for models that do not
@@ -37,7 +36,6 @@ class RewardSettings:
     """
 
     lengths: str = O200K_BASE
-    spare_tables: bool = False
     prompt_opens_thinking: bool = False
     require_thinking: bool = True
 
@@ -116,31 +114,16 @@ def compute_reward(
     Raises:
         UserError: a rate is not a number in [0, 1], or `settings.lengths` names nothing.
     """
-    _check("prev_best_pass_rate", prev_best_pass_rate)
+    for name, rate in (("prev_best_pass_rate", prev_best_pass_rate), ("pass_rate", pass_rate or 0.0)):
+        if not (isinstance(rate, Real) and 0.0 <= rate <= 1.0):  # not a number (NaN) is in no range
+            raise UserError(f"{name} is {rate!r}, but must be a share between 0 and 1")
     if pass_rate is None:
         return Reward(NO_CODE, 0.0, no_code=True)
-    _check("pass_rate", pass_rate)
     correctness = correctness_reward(pass_rate)
     reward = with_improvement(correctness, pass_rate, prev_best_pass_rate)
-    form = format_reward(
-        response,
-        reward,
-        token_counter(settings.lengths),
-        spare_tables=settings.spare_tables,
-        require_thinking=settings.require_thinking,
-    )
-    return Reward(
-        max(-1.0, min(1.0, reward + form.value)),
-        pass_rate,
-        correctness,
-        reward - correctness,
-        form,
-    )
-
-
-def _check(name: str, rate: float) -> None:
-    if not (isinstance(rate, Real) and 0.0 <= rate <= 1.0):  # not a number (NaN) is in no range
-        raise UserError(f"{name} is {rate!r}, but must be a share between 0 and 1")
+    counter = token_counter(settings.lengths)
+    form = format_reward(response, reward, counter, require_thinking=settings.require_thinking)
+    return Reward(max(-1.0, min(1.0, reward + form.value)), pass_rate, correctness, reward - correctness, form)
 
 
 def correctness_reward(pass_rate: float) -> float:

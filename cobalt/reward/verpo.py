@@ -91,40 +91,26 @@ def difficulty_weights(rates: Floats, settings: VerpoSettings = PUBLISHED) -> Fl
     return weights
 
 
-def turn_rewards(outcomes: Sequence[Floats], weights: Floats) -> list[Floats]:
-    """R_turn(i, t) = Σ_j w'_j p[i][t, j], equation 10: a sum, not divided by the number of tests.
-
-    Of shape (|τ_i|,) for each trajectory.
-    """
-    return [np.asarray(trajectory, np.float64) @ weights for trajectory in outcomes]
-
-
-def trajectory_rewards(lengths: Sequence[int], solved: Sequence[bool], settings: VerpoSettings = PUBLISHED) -> Floats:
-    """R_traj(i) γ^|τ_i|, equation 11: a solved trajectory earns less the more programs it took.
-
-    `lengths` are |τ_i|, and `solved` is R_traj: whether a trajectory passed every test.
-    """
-    return np.asarray(solved, np.float64) * settings.gamma ** np.asarray(lengths, np.float64)
-
-
 def advantages(outcomes: Sequence[Floats], solved: Sequence[bool], settings: VerpoSettings = PUBLISHED) -> list[Floats]:
     """A(i, t) = A_traj(i) + β A_turn(i, t), equation 14, for each program of a group.
 
+        R_turn(i, t) = Σ_j w'_j p[i][t, j]                                equation 10, not divided by the tests
         A_turn(i, t) = R_turn(i, t) - (1 / M) Σ_k Σ_s R_turn(k, s)        equation 12
-        A_traj(i)    = R_traj(i) γ^|τ_i| - (1 / n) Σ_k R_traj(k) γ^|τ_k|     equation 13
+        A_traj(i)    = R_traj(i) γ^|τ_i| - (1 / n) Σ_k R_traj(k) γ^|τ_k|     equations 11 and 13
 
     Neither is divided by a standard deviation (equation 1 with F_norm = 1, the paper's default).
 
     Args:
         outcomes: p, as for `pass_rates`; each trajectory has at least one program.
-        solved: R_traj, as for `trajectory_rewards`.
+        solved: R_traj: whether a trajectory passed every test. It earns less the more programs it took.
         settings: The constants.
 
     Returns:
         For each trajectory an array of shape (|τ_i|,): the advantage of every token of program t.
     """
-    of_turns = turn_rewards(outcomes, difficulty_weights(pass_rates(outcomes), settings))
-    of_trajectories = trajectory_rewards(list(map(len, outcomes)), solved, settings)
+    weights = difficulty_weights(pass_rates(outcomes), settings)
+    of_turns = [np.asarray(trajectory, np.float64) @ weights for trajectory in outcomes]
+    of_trajectories = np.array([done * settings.gamma ** len(own) for done, own in zip(solved, outcomes, strict=True)])
     mean_turn = np.concatenate(of_turns).mean()
     above_mean = of_trajectories - of_trajectories.mean()
     return [

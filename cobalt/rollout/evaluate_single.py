@@ -16,7 +16,8 @@ from pydantic.dataclasses import dataclass
 from cobalt.episode.record import (
     decode_first_turns,
     decode_results,
-    encode_evaluated_single_turn,
+    encode_evaluation,
+    encode_multi_turn,
     read_trajectories,
 )
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
@@ -78,7 +79,7 @@ class SamplesOutcome(Outcome):
 def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
     """Measure a single-turn result.
 
-    Writes its records with the fields of `encode_evaluated_single_turn`, and the figures next to them, as
+    Writes its records with the fields of an evaluated multi-turn record of one turn, and the figures next to them, as
     .metrics.json.
 
     Raises:
@@ -118,7 +119,7 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
             hidden_verdicts=tuple(verdict.kind for verdict in unseen.verdicts),
         )
         trajectories.append(Trajectory(problem, sample, [], (judged,)))
-    return record | encode_evaluated_single_turn(trajectories)
+    return record | encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
 
 
 def count_distinct(group: ProblemTrajectories) -> Outcomes:

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from cobalt.engine import Call, Engine, GenerationSettings
 from cobalt.episode import first_messages, load_prompts
 from cobalt.episode.episode import judge_response
-from cobalt.episode.record import decode_first_turns, decode_passing, encode_single_turn
+from cobalt.episode.record import decode_first_turns, decode_results, encode_single_turn
 from cobalt.judge import Judge, RememberingJudge
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.rollout.shared import RolloutSettings, cut_off, percent, run_rollout, seeded, turn_of
@@ -90,11 +90,11 @@ def sampled(settings: SampleSettings) -> Outcome:
     programs = passed = problems = 0
     ends: Counter[str | None] = Counter()
     for record in iterate_records(result, unfinished=True):
-        rows = decode_passing(record, len(Problem.parse(record).tests))
+        results = decode_results(record, len(Problem.parse(record).tests))
         problems += 1
         ends.update(turn.finish_reason for turn in decode_first_turns(record) or ())
-        programs += len(rows)
-        passed += sum(map(all, rows))
+        programs += len(results)
+        passed += sum(result.all_passed for result in results)
     repair = ["cobalt", "repair", "-i", str(result), "-o", str(result.with_name("multi_turn.jsonl"))]
     for flag in dataclasses.fields(settings):
         value = getattr(settings, flag.name)

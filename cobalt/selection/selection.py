@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cobalt.episode.record import decode_passing
+from cobalt.episode.record import decode_results
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory
 
 
@@ -69,7 +69,7 @@ def authors_solved_at_first_turn(group: ScoredProblem) -> bool:
     Raises:
         UserError: the record has no such results.
     """
-    return all(map(all, decode_passing(group.problem.record, len(group.problem.tests))))
+    return all(result.all_passed for result in decode_results(group.problem.record, len(group.problem.tests)))
 
 
 def _authors_pass_rates(scored: ScoredTrajectory, group: ScoredProblem) -> list[float]:

@@ -48,7 +48,7 @@ from watched import (
     wait_until,
 )
 
-from cobalt.episode.record import decode_passing, decode_responses, decode_trajectories
+from cobalt.episode.record import decode_responses, decode_results, decode_trajectories
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.stage.cli import run_script, terminations_as_interrupts
@@ -690,7 +690,7 @@ def provider(stage: Stage) -> Outcome:
     records = read_records(output)
     if [record["id"] for record in records] != list(range(8)) or any(record not in records for record in before):
         raise Broken("records are missing or were changed")
-    if any(passing != [True, True] for record in records for passing in decode_passing(record, 2)):
+    if any(not result.all_passed for record in records for result in decode_results(record, 2)):
         raise Broken("a wrong verdict")
     if state["answered"] != 16:
         raise Broken(f"{state['answered']} answers were paid for, and 16 are needed")
