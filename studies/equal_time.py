@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from cobalt.stage.cli import run_script
+from cobalt.stage.errors import UserError
 from cobalt.training import run_folder
 from cobalt.training.export import export
 from studies.costs import command_seconds, training_seconds
@@ -42,8 +43,13 @@ def main(arguments: Arguments) -> int:
 
 
 def last_step_within(run: Path, seconds: float) -> int:
-    """The last checkpoint's step that a training run reached within `seconds`; at least its first one."""
+    """The last checkpoint's step that a training run reached within `seconds`; at least its first one.
+
+    Raises UserError if the run has no checkpoint.
+    """
     steps = run_folder.steps(run)
+    if not steps:
+        raise UserError(f"{run} has no checkpoint: train it first")
     return max((step for step in steps if training_seconds(run, step) <= seconds), default=steps[0])
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from outside import run_commands
@@ -9,11 +10,12 @@ from provider import answer, serve
 from support import needs_api, write_lines
 
 from cobalt.engine import Completion
+from cobalt.engine.provider_access import import_litellm
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, parse_category
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, content_key, count_categories
 from cobalt.hacking.events import read_events as report_events
-from cobalt.stage.errors import InfrastructureError
+from cobalt.stage.errors import InfrastructureError, UserError
 
 HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 
@@ -214,3 +216,9 @@ def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wh
         records = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
         assert [record["category"] for record in records] == categories
     assert "logic overfitting" in ended[1][1]
+
+
+def test_without_the_api_extra_the_message_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    with pytest.raises(UserError, match=r"LiteLLM is not installed: run scripts/setup\.sh --with api"):
+        import_litellm()

@@ -40,6 +40,13 @@ def test_a_model_of_the_hub_does_not_think_in_collection_cutting_and_training():
             assert "--chat_template_thinking off" in line
 
 
+def test_a_world_for_another_model_has_problems_and_no_seed_model(tmp_path):
+    from cobalt.pocket import build_pocket_world
+
+    world = build_pocket_world(tmp_path, 0, {"train": 2, "dev": 2, "test": 2}, open_share=0.5, problems_only=True)
+    assert len(world.train.read_text().splitlines()) == 2 and not world.model.exists()
+
+
 def test_a_model_in_a_folder_is_taken_from_there(tmp_path):
     planned = study_of(str(tmp_path))
     assert planned.inputs == (tmp_path,)

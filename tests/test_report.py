@@ -17,6 +17,7 @@ from cobalt.hacking.categories import OUTCOMES
 from cobalt.hacking.events import LOOKED_AT, TEMPTED, HackingEvent, count_categories, read_events
 from cobalt.report import __main__ as report_command
 from cobalt.report.comparison import change_between, check_comparable
+from cobalt.report.plots import plot_turns
 from cobalt.report.run_tables import differences_table, turns_table, usage_table
 from cobalt.report.runs import named_paths, read_run, recorded_model
 from cobalt.report.tables import Table, to_csv, to_markdown
@@ -189,6 +190,7 @@ EVENT = {"id": 0, "sample": 1, "turn": 0}
         ([EVENT | {"sample": True}], "line 1: field 'sample'"),
         ([EVENT | {"current_code": 5}], "line 1: field 'current_code'"),
         ([EVENT | {"category": "cheating"}], "line 1: .*'cheating'"),
+        ([EVENT | {"category": ""}], "line 1: category ''"),
         ([EVENT, EVENT], "line 2: .*sample 1, turn 0"),
     ],
 )
@@ -250,6 +252,7 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
         "none": write_lines(tmp_path / "none.jsonl", []),
     }
     (tmp_path / "e.run.json").write_text(json.dumps({"arguments": {}, "summary": {LOOKED_AT: {TEMPTED: 8}}}))
+    (tmp_path / "late/evaluation.errors.jsonl").write_text('{"id": 2, "error": "\u2028\x85"}\n', encoding="utf-8")
     for folder in ("one", "one", "two"):  # the second replaces the first
         report = write_report(runs, tmp_path / folder, hacking=hacking)
     names = {path.name for path in (tmp_path / "one").iterdir()}
@@ -260,6 +263,7 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     text = report.read_text()
     for row in ("events | 1 | 0", "turns after an impossible test | 8 | n/a", "events per 100 of them | 12.5 | n/a"):
         assert f"| {row} |" in text
+    assert "1 problems could not be evaluated" in text
     assert (tmp_path / "one/pass_at_1.png").read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(tmp_path / "one/pass_at_1.svg").getroot().tag.endswith("svg")
     manifest = json.loads((tmp_path / "one/report.md.run.json").read_text())
@@ -267,6 +271,13 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     write_report({"early": runs["early"]}, tmp_path / "one")
     left = {path.name for path in (tmp_path / "one").iterdir()}
     assert left == {name for name in names if name.startswith(("pass_at_1", "usage", "report"))}, "the old report's go"
+
+
+def test_plots_take_any_name_of_a_run(tmp_path):
+    metrics = read_run("a", make_run(tmp_path / "a", EARLY)).metrics
+    plot_turns(dict.fromkeys(("_x", "$\\frac", "<b>&"), metrics), tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    assert all(name in text for name in ("<!--  _x -->", "frac", "&lt;b&gt;&amp;"))
 
 
 def test_mistakes_get_one_sentence(tmp_path):

@@ -149,6 +149,8 @@ def test_the_time_of_a_run_is_that_of_its_steps_with_a_first_one_like_the_others
     with pytest.raises(UserError, match="7 steps|not 7"):
         training_seconds(run, 7)
     assert [last_step_within(run, seconds) for seconds in (5, 20, 39.9, 40, 1000)] == [2, 2, 2, 4, 6]
+    with pytest.raises(UserError, match="no checkpoint"):
+        last_step_within(training_run(tmp_path / "other", [10.0]), 100)
 
 
 # --- the page

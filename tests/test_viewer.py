@@ -193,6 +193,7 @@ def test_no_text_of_a_run_is_markup_in_the_page(tmp_path):
 def test_mistakes_get_one_sentence(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
     other = write_lines(tmp_path / "other.jsonl", [evaluated(1, [[RIGHT]], [[1.0]])])
+    asked = write_lines(tmp_path / "asked.jsonl", [evaluated(0, [[RIGHT]], [[1.0]], question="?")])
     event = write_lines(tmp_path / "event.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
     short = evaluated("x", [[RIGHT]], [[1.0]], raw_responses=[["a", "b"]])
     malformed = write_lines(tmp_path / "malformed.jsonl", [short])
@@ -207,6 +208,7 @@ def test_mistakes_get_one_sentence(tmp_path):
         ({"runs": {}}, "one run or two"),
         ({"runs": dict.fromkeys("abc", tmp_path)}, "one run or two"),
         ({"runs": {"one": tmp_path, "two": other}}, "one and two cannot be shown side by side: .* 0"),
+        ({"runs": {"one": tmp_path, "two": asked}}, "one and two cannot be shown side by side: .* 0"),
     ]
     for arguments, message in cases:
         with pytest.raises(UserError, match=message):
@@ -337,7 +339,48 @@ def test_filters_and_search_list_the_problems_with_such_a_trajectory(page):
         assert text_of(browser, "#count").startswith(f"{len(expected)} of 4 problems")
     assert browser.evaluate("[filters.from, filters.to]") == [0, 0]
     browser.evaluate("byId('clear').click()")
-    assert len(listed(browser)) == 4
+    # Inside programs capitals do not matter, and nothing is a pattern; responses are not searched.
+    for text, expected in (("NUMBER * 3)", ["lost", "hard"]), ("triple", []), ("", FILTERED[0][2])):
+        browser.evaluate(f"searchInside({json.dumps(text)})")
+        assert listed(browser) == expected
+
+
+SORTED = {
+    "file": ["p10", "p9", "p2", "p1"],
+    "id": ["p1", "p2", "p9", "p10"],
+    "first": ["p2", "p10", "p9", "p1"],
+    "last": ["p2", "p9", "p10", "p1"],
+    "gain": ["p9", "p2", "p1", "p10"],
+    "difficulty": ["p1", "p10", "p9", "p2"],
+}
+
+
+def test_the_list_is_sorted(page):
+    # Of four samples, those that are solved at the first turn and at the last, and a difficulty.
+    values = {"p10": (1, 3, "MEDIUM"), "p9": (2, 1, "HARD"), "p2": (0, 0, "VERY_HARD"), "p1": (3, 4, "EASY")}
+    records = []
+    for name, (first, last, level) in values.items():
+        rates = [[float(sample < first), float(sample < last)] for sample in range(4)]
+        records.append(evaluated(name, [[DOUBLE, RIGHT]] * 4, rates, difficulty=level))
+    browser = page(records)
+    for order, expected in SORTED.items():
+        set_control(browser, "sort", order)
+        assert listed(browser) == expected, order
+        browser.evaluate("byId('descending').click()")
+        assert listed(browser) == (expected if order == "file" else expected[::-1]), order
+        browser.evaluate("byId('descending').click()")
+
+
+def test_figures_have_the_numbers_of_the_trajectories_that_match(page):
+    browser = page(four_problems())
+    # 16 programs: 7 pass everything that is hidden, but the second public test fails for all of them.
+    figures = {"curve": "run: 37.5 %, 50.0 %", "verdicts": "wrong answer: 100.0 %", "tokens": "median 7, most 7"}
+    for figure, shown in figures.items():
+        assert shown in browser.evaluate(f"document.querySelector('#figure-{figure} svg').getAttribute('aria-label')")
+    set_control(browser, "outcome", "solved")
+    assert text_of(browser, "#figures-title").startswith("Figures of the 4 trajectories")
+    set_control(browser, "search", "nothing has this")
+    assert each(browser, "#figures svg") == []
 
 
 def test_a_trajectory_shows_programs_changes_verdicts_feedback_tokens_and_hacking(page):
@@ -458,6 +501,36 @@ def test_the_page_asks_for_itself_alone_and_its_policy_stops_injected_scripts_an
     assert "Content Security Policy" in json.dumps(problems_in_console(browser))
 
 
+FOCUS = "document.activeElement.id"
+# Keys, one after the other, and what the page then is.
+PRESSED = [
+    ("j", "index.problems[chosen.problem].id", "lost"),
+    ("jk", "index.problems[chosen.problem].id", "lost"),
+    ("sn", "[chosen.samples[0], chosen.turn]", [1, 1]),
+    ("p", "[chosen.samples[0], chosen.turn]", [1, 0]),
+    ("S", "[chosen.samples[0], chosen.turn]", [0, 0]),
+    ("/j", f"[{FOCUS}, byId('search').value]", ["search", "j"]),
+    (["Escape", "i"], FOCUS, "inside"),
+    (["Escape", "f"], FOCUS, "outcome"),
+    (["Escape", "v"], "chosen.view", "programs"),
+    ("g", "byId('figures-box').open", False),
+    ("?", "byId('help').open", True),
+]
+
+
+def test_the_keyboard_reaches_everything(page):
+    browser = page(four_problems())
+    for keys, state, expected in PRESSED:
+        for key in keys:
+            browser.press(key)
+            browser.wait("document.querySelector('h2')?.textContent.startsWith(index.problems[chosen.problem].id)")
+        assert browser.evaluate(state) == expected, keys
+    browser.evaluate("byId('help').close(); document.querySelector('.grid button[tabindex=\"0\"]').focus()")
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # there is no third sample
+        browser.press(key)
+    assert browser.evaluate("document.activeElement.dataset.place") == "0,1,1"
+
+
 @pytest.mark.parametrize(
     ("address", "place"),
     [
@@ -510,6 +583,12 @@ def test_two_runs_are_side_by_side(page):
     assert each(browser, "#trajectory .turn", "id") == ["turn-0-0", "turn-1-0", "turn-0-1", "turn-1-1", "turn-1-2"]
     assert "print(int(input()) ** 2)" in text_of(browser, "#turn-1-1")
     assert "no program in this response" in text_of(browser, "#turn-0-1")
+    for width, beside in ((1280, True), (420, False)):
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        left = each(browser, "#trajectory .turn", "getBoundingClientRect().left")
+        assert (left[0] < left[1]) == beside
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.call("Emulation.clearDeviceMetricsOverride")
     browser.press("r")
     assert browser.evaluate(PLACE) == ["hard", 0, 1, 1]  # this run has two turns only
     browser.evaluate("setOnly(1)")
@@ -524,17 +603,51 @@ def test_two_runs_are_side_by_side(page):
     assert problems_in_console(browser) == []
 
 
-def test_changes_hold_both_programs_and_mark_the_words_that_differ(page):
-    code = "def f(x):\n    return 12, x\n"
-    changed = [f"<think>t</think>\n```python\n{text}```" for text in (code, code.replace("12", "15"))]
-    browser = page([evaluated("code", [changed], [[0.0, 0.5]])])
-    assert each(browser, "#turn-0-0 .line") == code.splitlines()
+CODE = 'def f(x):\n\n    s = """a\n    b"""  # note\n    return 12, s'
+PARTS = {"def": "keyword", "12": "number", '"""a': "string", '    b"""': "string", "# note": "comment"}
+COPIES = {
+    "#turn-0-1 .block > .copy": CODE.replace("12", "15"),
+    "#turn-0-1 details .copy": "retry 1",
+    "#tables details .copy": "go",
+}
+
+
+def test_programs_are_numbered_coloured_and_copied_and_changes_hold_both_and_mark_the_words_that_differ(page):
+    changed = [f"<think>t</think>\n```python\n{text}\n```" for text in (CODE, CODE.replace("12", "15"))]
+    browser = page([evaluated("code", [changed], [[0.0, 0.5]])], fragment="#problem=code&sample=0&turn=1")
+    assert each(browser, "#turn-0-0 .line") == CODE.split("\n")
+    assert each(browser, "#turn-0-0 .line", "dataset.number") == [*"12345"]
+    spans = "#turn-0-0 .line span"
+    coloured = dict(zip(each(browser, spans), each(browser, spans, "className"), strict=True))
+    assert {text: coloured.get(text) for text in PARTS} == {text: f"code-{kind}" for text, kind in PARTS.items()}
     assert each(browser, "#turn-0-1 b") == ["12", "15"]
+    browser.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    for button, text in COPIES.items():
+        click(browser, button)
+        browser.wait(f"window.copied === {json.dumps(text)}")
+    browser.press("c")
+    browser.wait(f"window.copied === {json.dumps(COPIES['#turn-0-1 .block > .copy'])}")
+    browser.press("l")
+    browser.wait("window.copied.endsWith('view.html#problem=code&sample=0&turn=1')")
     draw = random.Random(0)
     pairs = [[[draw.choice("abcd") for _ in range(draw.randrange(12))] for _ in "12"] for _ in range(200)]
     pairs.append([["a"] * 3000, ["b"] * 3000])  # too large to compare line by line
     compared = browser.evaluate(f"{json.dumps(pairs)}.map(([before, after]) => compare(before, after))")
     assert [[[line for sign, line in lines if sign != other] for other in "+-"] for lines in compared] == pairs
+
+
+def test_single_turn_results_open_as_trajectories_of_one_turn(page):
+    records = four_problems()[:2]
+    for record in records:
+        del record["conversations"]
+        for name in ("raw_responses", "public_exec_results", "completion_tokens"):
+            record[name] = record[name][:1]
+        for name in ("all_pass_rates", "hidden_verdicts"):
+            record[name] = [row[:1] for row in record[name]]
+    browser = page(records)
+    assert (each(browser, ".turn", "id"), each(browser, ".change")) == (["turn-0-0"], ["0/2", "1/2"])
+    assert len(each(browser, "#figure-curve circle")) == 1
+    assert problems_in_console(browser) == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """`cobalt watch`: which folders it reads, its page in a real Chromium, and what the trainer writes for it."""
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from urllib.parse import urlsplit
 
@@ -106,6 +109,14 @@ def test_a_missing_folder_another_kind_of_page_and_a_port_that_is_taken_are_refu
         wrong += [(run, "--port", 70000), (run, "-o", tmp_path)]
         assert [watch(*words) for words in wrong] == [2] * len(wrong)
     assert len(capsys.readouterr().err.splitlines()) == len(wrong)
+
+
+def test_ctrl_c_ends_the_page_as_the_command_says(tmp_path):
+    command = [sys.executable, "-m", "cobalt.commands", "watch", training(tmp_path / "run", step(1)), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert "http://127.0.0.1:" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(30), process.stderr.read()) == (0, "")
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_makes_later_rollouts_again(tmp_path):

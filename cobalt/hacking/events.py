@@ -70,7 +70,8 @@ def read_events(path: Path) -> list[HackingEvent]:
     for place, record in read_rows(path):
         with naming(f"{path}, {place}"):
             event = checked(_EVENT, record)
-            category = (event.category or NOT_CLASSIFIED).replace("_", " ").casefold().strip()
+            recorded = NOT_CLASSIFIED if event.category is None else event.category
+            category = recorded.replace("_", " ").casefold().strip()
             if category not in OUTCOMES:
                 raise UserError(f"category {event.category!r} is none of {', '.join(OUTCOMES)}")
             key = (event.id, event.sample, event.turn)
