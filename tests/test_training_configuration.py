@@ -167,6 +167,13 @@ def test_no_two_choices_set_the_same_key_except_the_scale_which_is_applied_last(
                 assert set_by.setdefault(key, folder) == folder, key
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_an_unknown_choice_names_the_known_ones(folder):
+    known = TrainingSettings(Path("data"), "model", Path("out")).choices[folder]
+    with pytest.raises(UserError, match=rf"no_such.*\b{known}\b"):
+        made(**{folder: "no_such"})
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [("estimator/mine.yaml", "algorithm: {adv_estimator: a}}"), ("scale/mine.yaml", "cobalt: {samples: seeded}\n")],

@@ -112,7 +112,7 @@ def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     rules.pop("judge_attempts", None)
     if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
         del rules["require_thinking"]
-    chosen["reward"]["settings"] = rules | {"spare_tables": False}  # of runs that name this former setting
+    chosen["reward"]["settings"] = {"spare_tables": False} | rules  # of runs that name this former setting
     names = ("loss_agg", "multi_turn", "judge_every_turn")
     own = {name: value for name, value in whole["cobalt"].items() if name in names}
     return {"stage": "train", "choices": settings.choices, "model": settings.model} | own | chosen
