@@ -17,7 +17,7 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 from cobalt.stage.errors import UserError
 from cobalt.training import machine, offline
 from cobalt.training.configuration import TrainingSettings, compose
-from cobalt.training.machine import room
+from cobalt.training.machine import capacity
 from cobalt.training.memory import Run, check_memory
 from cobalt.training.policy import shape_of
 
@@ -220,11 +220,11 @@ def test_checkpoints_that_are_there_at_a_time(models, every, keep, count):
 
 def test_the_machines_own_gpus_count_and_the_smallest_decides(models, monkeypatch):
     config, output = online(models / "0.6B"), Path("/")
-    assert room(config, output)[:2] == (80 * GIB, inf)
+    assert capacity(config, output)[:2] == (80 * GIB, inf)
     monkeypatch.setattr(machine, "visible_gpus", lambda: [40 * GIB, 24 * GIB])
-    assert room(config, output)[0] == 24 * GIB and room(config, output)[1] < inf
+    assert capacity(config, output)[0] == 24 * GIB and capacity(config, output)[1] < inf
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert room(config, output)[0] == 80 * GIB
+    assert capacity(config, output)[0] == 80 * GIB
 
 
 def test_a_model_that_is_not_here_is_not_estimated_and_the_smoke_profile_fits(models, tmp_path, caplog):

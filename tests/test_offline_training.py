@@ -20,7 +20,7 @@ from cobalt.episode.token_count import load_tokenizer
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.errors import UserError
 from cobalt.training.offline import Arguments, main
-from cobalt.training.offline_tokens import Place, load_groups, share
+from cobalt.training.offline_tokens import RowIndex, load_groups, share
 from studies.divergence import divergence
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
@@ -279,11 +279,14 @@ def test_every_rank_hands_over_as_many_rows_and_those_that_it_repeats_do_not_cou
     from cobalt_verl.offline_batch import batch
 
     groups = loaded([group(str(n), ["0"] * (n % 2), ["1", "2"], contrast="any") for n in range(4)], "sft", kl=0.1)
-    spare = Place(1, 0, False)
-    assert share(groups, [3, 2, 1], 0, 1) == [Place(3, 0), Place(1, 0)]
+    spare = RowIndex(1, 0, False)
+    assert share(groups, [3, 2, 1], 0, 1) == [RowIndex(3, 0), RowIndex(1, 0)]
     assert [share(groups, [0, 2], rank, 2) for rank in (0, 1)] == [[], []]
-    assert [share(groups, [0, 3], rank, 2) for rank in (0, 1)] == [[spare], [Place(3, 0)]]
-    assert [share(groups, [1, 2, 3, 0], rank, 2) for rank in (0, 1)] == [[Place(1, 0), Place(3, 0)], [spare, spare]]
+    assert [share(groups, [0, 3], rank, 2) for rank in (0, 1)] == [[spare], [RowIndex(3, 0)]]
+    assert [share(groups, [1, 2, 3, 0], rank, 2) for rank in (0, 1)] == [
+        [RowIndex(1, 0), RowIndex(3, 0)],
+        [spare, spare],
+    ]
     rows = groups[1]
     assert batch(rows)["loss_mask"].values().sum() == sum(len(row.response) for row in rows)
     assert batch(rows, counts=[False])["loss_mask"].values().sum() == 0

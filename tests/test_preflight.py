@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cobalt.serving.nodes import Node, judging, place, reservation, sandboxes
+from cobalt.serving.nodes import Node, judging, replica_counts, reservation, sandboxes
 from cobalt.serving.preflight import digest, findings, look
 from cobalt.stage.environment import passed_on
 from cobalt.training.configuration import node_environment
@@ -101,11 +101,11 @@ MARKED = [node("gpu", 64), node("cpu1", 0, judge=32), node("cpu2", 0, judge=32)]
 
 
 def test_the_judge_is_sized_by_all_nodes_and_spread_evenly():
-    assert place([node("a", 64), node("b", 64), node("c", 4)], None) == (18, 6)
-    assert place([node("a", 20)], None) == (3, 3)
-    assert place([node("a", 2)], None) == (1, 1)
-    assert place([node("a", 64), node("b", 64)], 3) == (3, 2)
-    assert place(MARKED, None) == (8, 4)
+    assert replica_counts([node("a", 64), node("b", 64), node("c", 4)], None) == (18, 6)
+    assert replica_counts([node("a", 20)], None) == (3, 3)
+    assert replica_counts([node("a", 2)], None) == (1, 1)
+    assert replica_counts([node("a", 64), node("b", 64)], 3) == (3, 2)
+    assert replica_counts(MARKED, None) == (8, 4)
 
 
 def test_marked_nodes_judge_alone_and_need_no_cpus_of_ray():

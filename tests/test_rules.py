@@ -87,6 +87,21 @@ def test_an_option_is_declared_and_described_once():
     assert {name: classes for (name, _), classes in owners.items() if len(classes) > 1} == {}
 
 
+NAMES = set("mend place found given told there kept so_far door floor room stranger reaction instead".split())
+"""Words that say nothing of what they name."""
+
+
+@pytest.mark.parametrize("folder", ["cobalt", "verl", "studies", "benchmarks"])
+def test_names_say_what_they_hold(folder):
+    defined = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        defined += [(path, node.name) for node in nodes(path, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)]
+        defined += [(path, node.arg) for node in nodes(path, ast.arg)]
+        defined += [(path, node.id) for node in nodes(path, ast.Name) if isinstance(node.ctx, ast.Store)]
+    assert defined
+    assert [(str(path), name) for path, name in defined if name.lower().strip("_") in NAMES] == []
+
+
 # --- files
 
 

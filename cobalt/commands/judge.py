@@ -91,8 +91,8 @@ async def recheck(path: Path, judge: Judge) -> list[Recheck]:
         return Recheck(name, recorded, result)
 
     programs: list[tuple[TestSuite, str, bool, str | None]] = []
-    for place, record in read_rows(path):
-        with naming(f"{path}, {place}"):
+    for position, record in read_rows(path):
+        with naming(f"{path}, {position}"):
             suite = TestSuite.parse(record.get("test_cases"))
             programs += [(suite, *program) for program in _programs(record)]
     return list(await asyncio.gather(*(one(*program) for program in programs)))
@@ -104,7 +104,7 @@ def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:
     if isinstance(response, str):
         return [(name, bool(record.get("recorded_all_tests_pass")), extract_code(response))]
     if isinstance(solutions, list):
-        return [(f"{name}, solution {place}", True, code) for place, code in enumerate(solutions)]
+        return [(f"{name}, solution {position}", True, code) for position, code in enumerate(solutions)]
     raise UserError("the record has neither 'recorded_response' nor 'human_solutions'")
 
 

@@ -122,18 +122,18 @@ def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:
 
 
 def _summary(tally: Tally) -> Summary:
-    kept = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
+    problems = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
     left_out = {name: tally[name] for name in tally.first}
-    if not sum(kept.values()):
+    if not sum(problems.values()):
         raise none_left(left_out, tally.first)
-    return with_first({"rows": {"read": tally["read"]}, "kept": kept, "left out": left_out}, tally)
+    return with_first({"rows": {"read": tally["read"]}, "kept": problems, "left out": left_out}, tally)
 
 
 def _rows(settings: AppsSettings) -> Iterator[Row]:
     """The rows of the source; those of APPS+ get their number in the file as `problem_id`."""
     rows = local_rows(settings.input_file or hub_file(HUB_NAME, f"{settings.split}.jsonl", settings.revision))
-    for number, (place, row) in enumerate(rows):
-        yield place, row if settings.data_set == "apps" else {"problem_id": number} | row
+    for number, (position, row) in enumerate(rows):
+        yield position, row if settings.data_set == "apps" else {"problem_id": number} | row
 
 
 def read_apps(row: Mapping[str, Any]) -> Task:

@@ -51,8 +51,8 @@ Item = TypeVar("Item", bound=Identified)
 
 def local_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, each with where it stands; raises as `read_rows`."""
-    for place, row in read_rows(path):
-        yield f"{path}, {place}", row
+    for position, row in read_rows(path):
+        yield f"{path}, {position}", row
 
 
 def hub_rows(name: str, split: str, revision: str, config: str | None = None) -> Iterator[Row]:
@@ -106,12 +106,12 @@ def read_each(
 ) -> Iterator[Item]:
     """What `read` makes of each row, once for each id; rows that it refuses, or gives a reason for, are counted."""
     seen = set()
-    for place, row in rows:
+    for position, row in rows:
         tally["read"] += 1
         try:
             item = read(row)
         except UserError as error:
-            tally.malformed(place, error, row.get(id_field))
+            tally.malformed(position, error, row.get(id_field))
             continue
         if isinstance(item, str):
             tally.leave_out(item, row.get(id_field))

@@ -146,7 +146,7 @@ class _Row(NamedTuple):
     """A row of the source; `id` is its number from 0."""
 
     id: int
-    place: str
+    position: str
     fields: dict[str, Any]
     repeated: bool
 
@@ -158,10 +158,10 @@ def _rows(settings: TacoSettings) -> Iterator[_Row]:
     else:
         rows = hub_rows(DATA_SET, "train", settings.revision)
     first: dict[ProblemId, int] = {}
-    for number, (place, row) in enumerate(rows):
+    for number, (position, row) in enumerate(rows):
         identifier = row.get("id")
         repeated = isinstance(identifier, str | int) and first.setdefault(identifier, number) != number
-        yield _Row(number, place, row, repeated)
+        yield _Row(number, position, row, repeated)
 
 
 async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, Any]:
@@ -171,7 +171,7 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
     try:
         task = await asyncio.to_thread(read_row, row.fields, settings)
     except UserError as error:
-        return dropped | {"dropped": Rule.MALFORMED.name, "message": f"{row.place}: {error}"}
+        return dropped | {"dropped": Rule.MALFORMED.name, "message": f"{row.position}: {error}"}
     if isinstance(task, Rule):
         return dropped | {"dropped": task.name}
     programs = list(task.programs)
@@ -197,8 +197,8 @@ def _count(rows_file: Path) -> Summary:
             named = record["message"] if rule is Rule.MALFORMED else record.get("source_id", record["id"])
             tally.leave_out(rule.value, named)
     rules = {f"dropped: {rule.value}": tally[rule.value] for rule in Rule}
-    kept = tally["kept"]
-    rows = {"read": kept + sum(rules.values()), **rules, "kept": kept, "of them called functions": tally["called"]}
+    count = tally["kept"]
+    rows = {"read": count + sum(rules.values()), **rules, "kept": count, "of them called functions": tally["called"]}
     return with_first({"rows": rows, "tests": {f"left out: {OVER_MAX_TESTS}": tally[OVER_MAX_TESTS]}}, tally)
 
 
@@ -221,10 +221,10 @@ def _split(
     settings: TacoSettings, prompts: PromptSet, attempts: Mapping[ProblemId, Attempts], counts: Summary
 ) -> Summary:
     """The second stage: complete the kept problems and write both splits, in the order of the source."""
-    kept = counts["rows"]["kept"]
-    if settings.dev_size >= kept:
+    count = counts["rows"]["kept"]
+    if settings.dev_size >= count:
         raise UserError(
-            f"{kept} problems are left ({in_words(counts['rows'])}{first_malformed(counts.get(FIRST, {}))}), and"
+            f"{count} problems are left ({in_words(counts['rows'])}{first_malformed(counts.get(FIRST, {}))}), and"
             f" --dev_size is {settings.dev_size}: give more rows, or a smaller --dev_size"
         )
     arguments = {name: getattr(settings, name) for name in ("public_tests", "dev_size", "seed")}
@@ -234,7 +234,7 @@ def _split(
     summary = finished(splits, arguments, inputs)
     if summary is not None:
         return summary
-    dev = set(random.Random(settings.seed).sample(range(kept), settings.dev_size))
+    dev = set(random.Random(settings.seed).sample(range(count), settings.dev_size))
     attempted = 0
     with whole(splits, arguments, inputs) as result:
         problems = (record["problem"] for record in iterate_records(rows_file) if "problem" in record)
@@ -245,8 +245,8 @@ def _split(
         if settings.attempts_file and not attempted:
             raise UserError(f"{settings.attempts_file} holds no attempt on any of these problems: give a run on them")
         result.summary = counts | {
-            "splits": {"train": kept - settings.dev_size, "dev": settings.dev_size},
-            "public tests": {"by recorded attempts": attempted, "by length of the input": kept - attempted},
+            "splits": {"train": count - settings.dev_size, "dev": settings.dev_size},
+            "public tests": {"by recorded attempts": attempted, "by length of the input": count - attempted},
         }
     return result.summary
 

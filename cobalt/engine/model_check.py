@@ -50,15 +50,15 @@ def check_folder(path: Path) -> None:
     if not path.exists():
         raise UserError(f"there is no folder {path}: give a model's folder, or a hub name")
     others = sorted(file.name for file in path.glob("*.gguf")) if path.is_dir() else []
-    instead = f", and {others[0]} cannot be trained or served here: convert it by transformers" if others else ""
+    advice = f", and {others[0]} cannot be trained or served here: convert it by transformers" if others else ""
     if not (path / "config.json").is_file():
         raise UserError(
-            f"{path} is not a model folder, because it has no config.json{instead or ': give one, or a hub name'}"
+            f"{path} is not a model folder, because it has no config.json{advice or ': give one, or a hub name'}"
         )
     if lacks_chat_template(path):
         raise UserError(NO_TEMPLATE.format(model=path))
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
-        raise UserError(f"{path} has no weights, which are files {' or '.join(_WEIGHTS)}{instead}")
+        raise UserError(f"{path} has no weights, which are files {' or '.join(_WEIGHTS)}{advice}")
     check_vocabulary(path)
 
 

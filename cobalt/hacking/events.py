@@ -67,8 +67,8 @@ def read_events(path: Path) -> list[HackingEvent]:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
     """
     events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
-    for place, record in read_rows(path):
-        with naming(f"{path}, {place}"):
+    for position, record in read_rows(path):
+        with naming(f"{path}, {position}"):
             event = checked(_EVENT, record)
             recorded = NOT_CLASSIFIED if event.category is None else event.category
             category = recorded.replace("_", " ").casefold().strip()
@@ -88,8 +88,8 @@ def read_event_texts(path: Path) -> list[dict[str, Any]]:
         UserError: an unreadable file, or an event without one of the fields that the classifier is shown.
     """
     records = []
-    for place, record in read_rows(path):
-        with naming(f"{path}, {place}, is not an event of extract_turn_level_errors.py"):
+    for position, record in read_rows(path):
+        with naming(f"{path}, {position}, is not an event of extract_turn_level_errors.py"):
             checked(_SHOWN, record)
         records.append(record)
     return records

@@ -46,8 +46,8 @@ def read_metrics(run: Path, *, unfinished: bool = False) -> list[tuple[int, dict
         UserError: the metrics file is missing, or is not one.
     """
     steps = []
-    for place, row in read_rows(run / METRICS, unfinished=unfinished):
-        with naming(f"{run / METRICS}, {place}, is not a step of a training run"):
+    for position, row in read_rows(run / METRICS, unfinished=unfinished):
+        with naming(f"{run / METRICS}, {position}, is not a step of a training run"):
             step = checked(_STEP, row)
         steps.append((step.step, {name: value for name, value in step.metrics.items() if value is not None}))
     return steps

@@ -75,7 +75,7 @@ def judging(nodes: Sequence[Node]) -> dict[str, float]:
     return marked or {node.id: node.cpus for node in nodes if node.cpus}
 
 
-def place(nodes: Sequence[Node], replicas: int | None) -> tuple[int, int]:
+def replica_counts(nodes: Sequence[Node], replicas: int | None) -> tuple[int, int]:
     """The number of replicas of the judge, and the most on one node: as many on each judging node.
 
     Args:

@@ -172,7 +172,7 @@ def judge_app(arguments: Mapping[str, Any]) -> serve.Application:
         check_paths(settings)
         if not settings.unsafe:
             find_bwrap()
-    replicas, per_node = nodes.place(living, settings.num_replicas)
+    replicas, per_node = nodes.replica_counts(living, settings.num_replicas)
     cpus, resources = nodes.reservation(living)
     deployment = serve.deployment(
         name="Evaluator",

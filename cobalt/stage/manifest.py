@@ -205,11 +205,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
     """One phrase for each argument or input that changed; `only_given` ignores arguments that `now` does not have."""
-    given = flat(now["arguments"])
+    current = flat(now["arguments"])
     phrases = [
         f"{name} was {old!r}, now {new!r}"
-        for name, (old, new) in changed_settings(before["arguments"], given).items()
-        if name in given or not only_given
+        for name, (old, new) in changed_settings(before["arguments"], current).items()
+        if name in current or not only_given
     ]
     if "inputs" not in now:
         return phrases

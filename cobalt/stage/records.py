@@ -53,15 +53,16 @@ def read_records(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]
 def iterate_records(path: Path, *, unfinished: bool = False) -> Iterator[dict[str, Any]]:
     """As `read_records`, but one record at a time, for files that do not fit into memory."""
     first_seen: dict[RecordId, str] = {}
-    for place, record in read_rows(path, unfinished=unfinished):
+    for position, record in read_rows(path, unfinished=unfinished):
         identifier = record.get("id")
         if not isinstance(identifier, str | int):
-            raise UserError(f"{path}, {place}: field 'id' is missing or neither a string nor an integer")
+            raise UserError(f"{path}, {position}: field 'id' is missing or neither a string nor an integer")
         if identifier in first_seen:
             raise UserError(
-                f"{path}, {place}: id {identifier!r} is already used on {first_seen[identifier]}; remove one of the two"
+                f"{path}, {position}: id {identifier!r} is already used on {first_seen[identifier]}:"
+                " remove one of the two"
             )
-        first_seen[identifier] = place
+        first_seen[identifier] = position
         yield record
 
 

@@ -56,10 +56,10 @@ def read_rows(path: Path, *, unfinished: bool = False) -> Iterator[tuple[str, di
             large; the message names the file and, for a row, its place.
     """
     try:
-        for place, value in _parquet_rows(path) if path.suffix == ".parquet" else _json_values(path, unfinished):
+        for position, value in _parquet_rows(path) if path.suffix == ".parquet" else _json_values(path, unfinished):
             if not isinstance(value, dict):
-                raise UserError(f"{path}, {place}: not a JSON object: {_LINES_OR_ARRAY}")
-            yield place, value
+                raise UserError(f"{path}, {position}: not a JSON object: {_LINES_OR_ARRAY}")
+            yield position, value
     except gzip.BadGzipFile as error:
         raise UserError(f"cannot decompress {path}: {error}: only files compressed by gzip may end in .gz") from None
     except (EOFError, zlib.error) as error:
@@ -182,13 +182,13 @@ def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
             yield from _lines(path, handle, unfinished)
 
 
-def _check_size(path: Path, place: str, size: int, unpacked: int) -> None:
+def _check_size(path: Path, position: str, size: int, unpacked: int) -> None:
     """Raise UserError if a row has too many bytes, or the file has unpacked to too many by its end."""
     if size > LARGEST_ROW:
-        raise UserError(f"{path}, {place}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
+        raise UserError(f"{path}, {position}: it has more than {LARGEST_ROW >> 20} MiB, which no real row has")
     if unpacked > LARGEST_ROW and unpacked > MOST_EXPANSION * path.stat().st_size:
         raise UserError(
-            f"{path}, {place}: the file has unpacked to more than {MOST_EXPANSION} times its size: if you trust"
+            f"{path}, {position}: the file has unpacked to more than {MOST_EXPANSION} times its size: if you trust"
             " it, unpack it and give the file of lines"
         )
 
@@ -197,8 +197,8 @@ def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[st
     number = 0
     while line := handle.readline(LARGEST_ROW + 1):
         number += 1
-        place = f"line {number}"
-        _check_size(path, place, len(line), handle.tell())
+        position = f"line {number}"
+        _check_size(path, position, len(line), handle.tell())
         whole = line.endswith(b"\n")
         if unfinished and not whole:
             return
@@ -209,8 +209,8 @@ def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[st
                 advice = f": {_LINES_OR_ARRAY}" if number == 1 else ""  # mostly an object that takes several lines
                 if line.startswith(b"{") and not whole:
                     advice = "; the file seems to be cut off there"
-                raise UserError(f"{path}, {place}: {error}{advice}") from None
-            yield place, _without_nan(value) if b"NaN" in line else value
+                raise UserError(f"{path}, {position}: {error}{advice}") from None
+            yield position, _without_nan(value) if b"NaN" in line else value
 
 
 def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:

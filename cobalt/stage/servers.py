@@ -1,7 +1,7 @@
 """Requests to servers that answer alike, such as the replicas of a judge: `Servers`, the pool of their URLs.
 
 A request goes to the server with the fewest open requests. A server that loses connections, or is busy three times in a
-row, is left out until it answers again. Failures that another attempt can mend are retried; refusals are the user's
+row, is left out until it answers again. Failures that another attempt can repair are retried; refusals are the user's
 mistakes, in the server's own words. What is sent and answered is up to the caller.
 """
 

@@ -41,10 +41,10 @@ class Tally(Counter[str]):
             if self._by_id:
                 ids[:] = sorted(ids)[:_IDS]
 
-    def malformed(self, place: str, error: UserError, identifier: object = None) -> None:
+    def malformed(self, position: str, error: UserError, identifier: object = None) -> None:
         """Count a row that cannot be read; the summary names its id, where it stands, and what is wrong with it."""
         named = "" if identifier is None else f"{identifier!s:.50}, "
-        self.leave_out(MALFORMED, f"{named}{place}: {error}"[:_LONGEST])
+        self.leave_out(MALFORMED, f"{named}{position}: {error}"[:_LONGEST])
 
 
 def with_first(summary: Summary, *tallies: Tally) -> Summary:

@@ -95,8 +95,8 @@ def dry_run(output_dir: Path, config: Any) -> None:
 
     command = [sys.executable, "-m", "cobalt_verl.main", "-", "--check"]
     variables = os.environ | configuration.process_environment(output_dir, on_cpu=trains_on_cpu(config))
-    given = OmegaConf.to_yaml(config)
-    finished = subprocess.run(command, input=given, env=variables, capture_output=True, text=True, check=False)
+    text = OmegaConf.to_yaml(config)
+    finished = subprocess.run(command, input=text, env=variables, capture_output=True, text=True, check=False)
     if finished.returncode:
         raise UserError(f"veRL refuses the configuration: {last_line(finished.stderr) or 'without a reason'}")
 

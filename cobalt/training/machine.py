@@ -59,7 +59,7 @@ def shared_memory_needed(config: Any) -> int:
     return object_store_bytes(config) + messages
 
 
-def room(config: Any, output: Path) -> tuple[float, float, float, float]:
+def capacity(config: Any, output: Path) -> tuple[float, float, float, float]:
     """Bytes that a run may have of the smallest GPU, a node's memory, the disk with what it has written, `/dev/shm`.
 
     Where this machine has none of the GPUs meant, `cobalt.gpu_memory_gib` counts. Infinite: not known.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.stage.errors import UserError
-from cobalt.training.machine import object_store_bytes, room, shared_memory_needed, trains_on_cpu
+from cobalt.training.machine import capacity, object_store_bytes, shared_memory_needed, trains_on_cpu
 from cobalt.training.policy import Shape, shape_of
 
 logger = logging.getLogger(__name__)
@@ -148,11 +148,11 @@ class Run:
         # On a CPU: logits, by the temperature, log-probs, and their gradient, which elsewhere is in place.
         copies = 4 if self.on_cpu else 1 + entropy
         logits: float = shape.vocabulary * (self.width * copies * answers + 8 * min(tokens, _CHUNK))
-        kept: float = shape.layers * layer
+        saved: float = shape.layers * layer
         if not backward or self[f"{self.model}.enable_gradient_checkpointing"]:  # one layer after the other
             inputs = backward * tokens * shape.layers * shape.hidden * self.width
-            kept = inputs + max(0, (1.5 if backward else 0.5) * layer - logits)
-        return {"activations": kept, "logits": logits}
+            saved = inputs + max(0, (1.5 if backward else 0.5) * layer - logits)
+        return {"activations": saved, "logits": logits}
 
     def _files(self, tensors: Mapping[str, float]) -> dict[str, float]:
         every, contents = int(self["trainer.save_freq"]), self[f"{self.actor}checkpoint.save_contents"]
@@ -182,7 +182,7 @@ def choose_plan(config: Any, output: Path) -> None:
     if (output / "config.yaml").is_file():  # a run goes on with its plan, whatever memory there is now
         earlier = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "cobalt.plan")
         plans = [OmegaConf.to_container(earlier)] if earlier and set(earlier) == set(plans[0]) else plans
-    has = room(config, output)
+    has = capacity(config, output)
     for plan in plans:
         OmegaConf.update(config, "cobalt.plan", plan, merge=False)
         run = Run(config)
@@ -223,7 +223,7 @@ def _fitting(config: Any, has: Sequence[float]) -> str:
 def check_memory(config: Any, output: Path, steps: int | None, *, force: bool = False) -> None:
     """Log the estimate; warn of a run that does not fit, and above 1.3 of what there is, without `force`: UserError."""
     try:
-        run, has = Run(config, steps), room(config, output)
+        run, has = Run(config, steps), capacity(config, output)
         needs = run.needs(*has)
     except UserError as error:
         logger.info("memory and disk were not estimated: %s", error)

@@ -90,7 +90,7 @@ def _rows(group: OfflineGroup, tokenizer: Any, settings: OfflineSettings, argume
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowIndex:
     """A row of a group, by their indices; `counts`: in the loss."""
 
     group: int
@@ -98,7 +98,7 @@ class Place:
     counts: bool = True
 
 
-def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks: int) -> list[Place]:
+def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks: int) -> list[RowIndex]:
     """The rows of the chosen groups that a rank hands to the engine: as many as every other rank does.
 
     Every rank takes part in each call of the engine, with as many micro-batches as the others. A rank with fewer rows
@@ -106,9 +106,9 @@ def share(groups: Sequence[TokenGroup], chosen: Sequence[int], rank: int, ranks:
     all of the file, has a row. Where no chosen group has one, there are none on any rank.
     """
     shares = [
-        [Place(int(group), row) for group in chosen[one::ranks] for row in range(len(groups[group]))]
+        [RowIndex(int(group), row) for group in chosen[one::ranks] for row in range(len(groups[group]))]
         for one in range(ranks)
     ]
     own, most = shares[rank], max(map(len, shares))
     spare = own[0].group if own else next(index for index, group in enumerate(groups) if group)
-    return own + [Place(spare, 0, False)] * (most - len(own))
+    return own + [RowIndex(spare, 0, False)] * (most - len(own))

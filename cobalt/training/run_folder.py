@@ -65,10 +65,10 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
             rollout_file(output, later).unlink()
     reported = not step or step in {at for at, _ in lines}
     if metrics.exists():
-        kept = [line for at, line in lines if step and at <= step]
+        earlier = [line for at, line in lines if step and at <= step]
         if not reported and not validates:
-            kept.append(f"{json.dumps({'step': step, 'metrics': kept_metrics(output, step)})}\n")
-        replace_text(metrics, "".join(kept))
+            earlier.append(f"{json.dumps({'step': step, 'metrics': kept_metrics(output, step)})}\n")
+        replace_text(metrics, "".join(earlier))
     return Start(step, reported or not validates)
 
 

@@ -140,7 +140,7 @@ def filled(shell: str, title: str, style: str, scripts: Mapping[str, str], more:
     policy = f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'{more}"
     name = html.escape(title).encode("ascii", "xmlcharrefreplace").decode()
     parts = {"policy": policy, "style": style, "title": name, **scripts, **blocks}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], shell)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], shell)
 
 
 def _libraries() -> str:

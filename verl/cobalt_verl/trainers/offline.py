@@ -30,7 +30,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.atomic import replacing
 from cobalt.training import run_folder
-from cobalt.training.offline_tokens import Place, TokenGroup, load_groups, share
+from cobalt.training.offline_tokens import RowIndex, TokenGroup, load_groups, share
 from cobalt_verl import progress
 from cobalt_verl.losses.offline import offline_loss
 from cobalt_verl.metrics_file import add_metrics_file
@@ -114,9 +114,9 @@ class OfflineTrainer:
         while step < self._steps:
             step += 1
             began = time.monotonic()
-            places = self._places(step)
+            indices = self._groups_of(step)
             self._begin("update", step)
-            metrics = self._updated(places, start_of_training)
+            metrics = self._updated(indices, start_of_training)
             metrics["timing_s/step"] = time.monotonic() - began
             if self._validation and self._due(step, self._config.trainer.test_freq):
                 metrics |= self._validated(start_of_validation, step)
@@ -132,15 +132,15 @@ class OfflineTrainer:
         if self._is_first:
             progress.begin(phase, step, self._steps)
 
-    def _places(self, step: int) -> list[int]:
+    def _groups_of(self, step: int) -> list[int]:
         """Which groups a step trains on; a step may end one epoch and begin the next."""
         size, groups = self._config.data.train_batch_size, len(self._train)
         order = partial(_epoch_order, self._config.data.seed, groups)
         return [int(order(number // groups)[number % groups]) for number in range((step - 1) * size, step * size)]
 
-    def _updated(self, places: Sequence[int], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
+    def _updated(self, indices: Sequence[int], start: Sequence[Sequence[LogProbs]] | None) -> dict[str, float]:
         """One update of the policy on some groups; what is known of it."""
-        groups = [self._train[place] for place in places]
+        groups = [self._train[index] for index in indices]
         tokens = [row.length for group in groups for row in group]
         counts = {
             "training/responses": float(len(tokens)),
@@ -149,8 +149,8 @@ class OfflineTrainer:
         }
         if not tokens:  # nothing to learn from, on any rank: the policy stays, and the schedule goes on
             return counts | {"actor/lr": float(self._engine.lr_scheduler_step())}
-        mine = share(self._train, places, self._rank, self._ranks)
-        values = None if start is None else [start[place.group][place.row] for place in mine]
+        mine = share(self._train, indices, self._rank, self._ranks)
+        values = None if start is None else [start[index.group][index.row] for index in mine]
         data = self._tensors(self._train, mine, values)
         tensordict_utils.assign_non_tensor(
             data, update_lr_scheduler=True, global_token_num=tensordict_utils.NonTensorData(tokens)
@@ -161,12 +161,12 @@ class OfflineTrainer:
         return {named.get(name, name): float(np.mean(value)) for name, value in metrics.items()} | counts
 
     def _tensors(
-        self, groups: Sequence[TokenGroup], places: Sequence[Place], start: Sequence[LogProbs] | None = None
+        self, groups: Sequence[TokenGroup], indices: Sequence[RowIndex], start: Sequence[LogProbs] | None = None
     ) -> Any:
         config = self._config.data
-        rows = [groups[place.group][place.row] for place in places]
+        rows = [groups[index.group][index.row] for index in indices]
         return tensordict_utils.get_tensordict(
-            tensor_dict=batch(rows, start, [place.counts for place in places]),
+            tensor_dict=batch(rows, start, [index.counts for index in indices]),
             non_tensor_dict={
                 "temperature": 1.0,
                 "use_remove_padding": self._config.model.use_remove_padding,
@@ -184,19 +184,19 @@ class OfflineTrainer:
         for begin in range(0, len(groups), size):
             if self._is_first:
                 progress.add(f"{begin:,} of {len(groups):,} groups")
-            places = share(groups, range(begin, min(begin + size, len(groups))), self._rank, self._ranks)
-            if not places:
+            indices = share(groups, range(begin, min(begin + size, len(groups))), self._rank, self._ranks)
+            if not indices:
                 continue
-            data = self._tensors(groups, places)
+            data = self._tensors(groups, indices)
             tensordict_utils.assign_non_tensor(data, compute_loss=False)
-            for place, values in zip(places, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True):
-                if place.counts:
-                    own[place.group, place.row] = response_values(groups[place.group][place.row], values)
+            for index, values in zip(indices, self._worker.infer_batch(data)["log_probs"].unbind(), strict=True):
+                if index.counts:
+                    own[index.group, index.row] = response_values(groups[index.group][index.row], values)
         gathered = [own]
         if self._ranks > 1:
             gathered = [{} for _ in range(self._ranks)]
             torch.distributed.all_gather_object(gathered, own, self._engine.get_data_parallel_group())
-        merged = {place: values for part in gathered for place, values in part.items()}
+        merged = {index: values for part in gathered for index, values in part.items()}
         return [[merged[at, row] for row in range(len(group))] for at, group in enumerate(groups)]
 
     def _start(self, name: str, groups: Sequence[TokenGroup]) -> list[list[LogProbs]]:
