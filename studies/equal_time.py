@@ -43,12 +43,8 @@ def main(arguments: Arguments) -> int:
 
 
 def last_step_within(run: Path, seconds: float) -> int:
-    """The last checkpoint's step that a training run reached within `seconds`; at least its first one.
-
-    Raises UserError if the run has no checkpoint.
-    """
-    steps = run_folder.steps(run)
-    if not steps:
+    """The step of the last checkpoint within `seconds`, at least of the first. Raises UserError if there is none."""
+    if not (steps := run_folder.steps(run)):
         raise UserError(f"{run} has no checkpoint: train it first")
     return max((step for step in steps if training_seconds(run, step) <= seconds), default=steps[0])
 
