@@ -431,11 +431,14 @@ def test_unsafe_judging_is_named_in_every_result(bench, stdin):
     assert result.to_record()["isolated"] is False
 
 
-async def test_doctor_finds_that_isolation_holds_here():
+async def test_doctor_finds_that_isolation_holds_here_and_would_find_an_open_home(monkeypatch):
     findings = [finding async for finding in examine()]
     assert len(findings) > 10
     assert [finding for finding in findings if not finding.holds] == []
     await require_isolation(JudgeSettings())
+    monkeypatch.setenv("HOME", "/usr")  # which every program sees
+    with pytest.raises(UserError, match="home are hidden failed"):
+        await require_isolation(JudgeSettings())
 
 
 @pytest.mark.parametrize(
