@@ -130,10 +130,12 @@ def test_under_v2_a_process_alone_in_its_cgroup_makes_cgroups_beside_the_child_i
         assert cgroups.enter_delegated() is entered
     assert (own / "cobalt-supervisor" / "cgroup.procs").read_text() == str(os.getpid())
     assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
-    (own / "cgroup.subtree_control").write_text("memory pids")  # as the kernel shows it
     lines["/proc/self/cgroup"] = ["0::/user/cobalt-supervisor"]
     assert not cgroups.enter_delegated()
     monkeypatch.setattr(Path, "rmdir", shutil.rmtree)  # the kernel removes the files, too
+    (own / "cgroup.subtree_control").write_text("")
+    assert find_parent() is None and not (own / "cgroup.subtree_control").read_text()  # a parent is not changed
+    (own / "cgroup.subtree_control").write_text("memory pids")  # as the kernel shows it
     parent = find_parent()
     assert parent == CgroupParent(2, own, own)
     made = SandboxCgroup(parent)

@@ -32,7 +32,7 @@ def text(page):
         ("<h2>Input</h2><p>One\n  line.</p>", "## Input\n\nOne line."),
         ("<ul><li>a<ul><li>b</li></ul></li><li>c<p>d</p></ul>", "- a\n  - b\n- c\n  d"),
         ("<ol><li>a</li><li>b</li></ol>", "1. a\n2. b"),
-        ("<table><tr><th>x<th>y<tr><td>1<td></table>", "| x | y |\n| 1 |  |"),
+        ("<table><tr><th>x<br>z<th>y<tr><td>1<td></table>", "| x<br>z | y |\n| 1 |  |"),
         ("<table><tr><td><pre>1\n2</pre></td></tr></table>after", "```\n1\n2\n```\n\nafter"),
         ("<blockquote><i>N</i>\nx y\n</blockquote><p>a\nb</p>", "N\nx y\n\na b"),
         ("a<script>b</script>c<style>d</style>e<!-- f -->", "ace"),

@@ -122,6 +122,7 @@ SQUARES = TestSuite(("2\n", "3\n"), ("4\n", "9\n"))
 CALL = {"fn_name": "square", "inputs": [[2], [3]], "outputs": [[4], [9]]}
 LINES = {"inputs": [["2", "5 6"]], "outputs": [["11"]]}
 LONG = "9" * 5000  # an integer beyond Python's limit
+OF_KEYS = f"f({{1: {hex(10**5000 - 1)}}})"
 LONGEST = function_row(private_test_cases=json.dumps(cases(FUNCTIONAL, ("[]\n0", "[]"), (f"[{LONG}]\n-{LONG}", LONG))))
 READ = TestSuite(("3\n", "4\n", "5\n"), ("9\n", "16\n", "25\n"))
 CALLED = TestSuite(('["a", "b c"]\n2\n', "[]\n0\n", f"[{LONG}]\n-{LONG}\n"), ('["b c"]', "[]", LONG), "longest")
@@ -148,6 +149,14 @@ CUTS = {
             [],
             [0, 1],
             r".*def square\(x\):.*",
+        ),
+        (
+            "apps",
+            apps_row(input_output=f'{{"fn_name": "f", "inputs": [[{{"1": {LONG}}}]], "outputs": [1]}}', solutions=""),
+            TestSuite((OF_KEYS,), (f"assert {OF_KEYS} == 1",), "f", True),
+            [],
+            [0],
+            "",
         ),
         ("apps_plus", plus_row(), SQUARES.select([0]), [], [0], r"Print a square\."),
         (

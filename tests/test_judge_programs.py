@@ -11,6 +11,8 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -21,6 +23,7 @@ from support import descendants, write_lines
 from cobalt.commands.judge import CheckRecorded, recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.doctor import examine, require_isolation
+from cobalt.judge.local import LARGE_OUTPUT
 from cobalt.judge.sandbox.sandbox import Sandbox
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -428,11 +431,14 @@ def test_unsafe_judging_is_named_in_every_result(bench, stdin):
     assert result.to_record()["isolated"] is False
 
 
-async def test_doctor_finds_that_isolation_holds_here():
+async def test_doctor_finds_that_isolation_holds_here_and_would_find_an_open_home(monkeypatch):
     findings = [finding async for finding in examine()]
     assert len(findings) > 10
     assert [finding for finding in findings if not finding.holds] == []
     await require_isolation(JudgeSettings())
+    monkeypatch.setenv("HOME", "/usr")  # which every program sees
+    with pytest.raises(UserError, match="home are hidden failed"):
+        await require_isolation(JudgeSettings())
 
 
 @pytest.mark.parametrize(
@@ -473,8 +479,21 @@ async def test_a_large_input_leaves_the_next_test_and_program_their_limits():
 
 
 async def test_a_bug_of_the_judge_leaves_no_sandbox_with_a_program_in_it(monkeypatch):
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+    """It fails one test while the large output of another is compared in a thread."""
+    failed, compared = threading.Event(), []
+
+    def grade(run, *_):
+        if len(run.stdout) > LARGE_OUTPUT:
+            failed.wait(10)
+            time.sleep(0.2)
+            compared.append(run)
+        failed.set()
+        raise ZeroDivisionError
+
+    async with LocalJudge(JudgeSettings(concurrency=2)) as judge:
         with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-            patched.setattr("cobalt.judge.local.grade", lambda *_: 1 / 0)
-            await judge.judge("print(1)", TestSuite(("",), ("1",)))
-        assert (await judge.judge("print(2)", TestSuite(("",), ("2",)))).all_passed
+            patched.setattr("cobalt.judge.local.grade", grade)
+            await judge.judge("print('x' * 100000 if input() == '0' else 1)", TestSuite(tuple("01234"), ("1",) * 5))
+        assert compared, "a sandbox is in use"
+        results = await asyncio.gather(*(judge.judge("print(2)", TestSuite(("",), ("2",))) for _ in range(2)))
+    assert all(result.all_passed for result in results)

@@ -73,24 +73,29 @@ def test_a_problem_that_every_first_program_solves_is_recognised(group_of, first
 
 
 @pytest.mark.parametrize(
-    ("samples", "is_test", "selected", "left_out"),
+    ("samples", "rules", "selected", "left_out"),
     [
         # The second and third never change, the fourth is never right, and right once is enough.
         (
             [[WRONG, HALF, RIGHT], [WRONG] * 3, [RIGHT] * 3, [WRONG, HALF, (2, 1)], [RIGHT, HALF, HALF]],
-            False, [0, 4], (2, 1, 0),
+            {}, [0, 4], (2, 1, 0),
         ),
         # Scores 1, 2, 2, 4, 4 over four tests: two of the lowest and two of the highest vary most.
         (
             [[(2, 1), RIGHT], [HALF, RIGHT], [(0, 2), RIGHT], [WRONG, RIGHT], [RIGHT, WRONG]],
-            False, [0, 1, 3, 4], (0, 0, 1),
+            {}, [0, 1, 3, 4], (0, 0, 1),
         ),
         # A test set takes the one that changes least, right or not.
-        ([[WRONG, RIGHT], [RIGHT, RIGHT], [HALF, (2, 1)], [HALF, (1, 2)]], True, [2], (1, 0, 2)),
+        ([[WRONG, RIGHT], [RIGHT, RIGHT], [HALF, (2, 1)], [HALF, (1, 2)]], {"is_test": True}, [2], (1, 0, 2)),
+        # The authors' are in ascending order of their scores, which are 4, 4, 2, 2, 1.
+        (
+            [[RIGHT, WRONG], [WRONG, RIGHT], [(0, 2), RIGHT], [HALF, RIGHT], [(2, 1), RIGHT]],
+            {"authors": True}, [4, 2, 0, 1], (0, 0, 1),
+        ),
     ],
-    ids=["changing and right", "down-sampling", "test set"],
+    ids=["changing and right", "down-sampling", "test set", "authors"],
 )  # fmt: skip
-def test_trajectories_are_selected_by_the_papers_rules(group_of, samples, is_test, selected, left_out):
-    selection = select(group_of(*samples), 4, is_test=is_test)
+def test_trajectories_are_selected_by_the_papers_rules(group_of, samples, rules, selected, left_out):
+    selection = select(group_of(*samples), 4, **rules)
     assert [scored.trajectory.sample for scored in selection.selected] == selected
     assert (selection.unchanging, selection.never_solved, selection.not_needed) == left_out

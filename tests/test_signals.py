@@ -28,10 +28,11 @@ def ends_well(command, how):
     command.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize(
-    ("name", "when", "how"),
-    [*itertools.product(["sample"], ["start", "sampling"], SIGNALS), *(("try", "start", how) for how in SIGNALS[1:])],
-)
+ENDS = [*itertools.product(["sample"], ["start", "sampling"], SIGNALS), *(("try", "start", how) for how in SIGNALS[1:])]
+OFTEN = [("sample", "start", SIGNALS[2]), ("sample", "sampling", SIGNALS[0]), ("try", "start", SIGNALS[1])]
+
+
+@pytest.mark.parametrize(("name", "when", "how"), ENDS if "COBALT_LONG_TESTS" in os.environ else OFTEN)
 def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(
     seed_model, services, tmp_path, name, when, how
 ):

@@ -67,6 +67,11 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     assert summary["train"]["rows"] == 2
     manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
     assert manifest["summary"] == {"train": summary["train"]}
+    longest = summary["train"]["longest prompt, tokens"]
+    for limit, rows in ((longest, 2), (longest - 1, 1)):
+        (tmp_path / f"{limit}").mkdir()
+        run = settings_of(tmp_path / f"{limit}", policy, (train, train[1:]), limit=limit)
+        assert convert_single_turn(run).summary["train"]["rows"] == rows
 
 
 def test_prompts_that_are_named_word_every_problem_or_are_refused(tmp_path, policy):

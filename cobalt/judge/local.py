@@ -114,7 +114,12 @@ class LocalJudge:
             # Only idle sandboxes help with further tests of a suite; to wait for one would block other programs.
             most = min((len(progress.suite) - 1) // TESTS_PER_SHARE, self._idle.qsize())
             shares = [_attempt(progress, first), *(self._help(progress) for _ in range(most))]
-            failure = next(filter(None, await asyncio.gather(*shares)), None)
+            # All of them: one that goes on after a bug in another uses its sandbox.
+            ends = await asyncio.gather(*shares, return_exceptions=True)
+        failure: BaseException | None = None
+        for failure in filter(None, ends):
+            if not isinstance(failure, InfrastructureError):
+                raise failure
         attempts = 1
         # Tests can also be left without a failure: a test that got its verdict may have broken its sandbox.
         while failure is not None or progress.unfinished:
