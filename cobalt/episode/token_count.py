@@ -6,7 +6,6 @@ Only a tokenizer is loaded, never a model's weights. transformers is imported wh
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,10 +115,18 @@ class PromptTokenCounter:
     def count_fitting(self, chains: Sequence[Sequence[Conversation]], limit: int) -> list[int]:
         """For each chain of conversations, how many of its first ones are at most `limit` tokens long.
 
-        In a chain each conversation continues the one before it, and never has fewer tokens.
+        In a chain each conversation continues the one before it. A longer conversation never has fewer tokens, so the
+        last of each chain is measured first, and most chains are measured once.
         """
-        lengths = iter(self.count([conversation for chain in chains for conversation in chain]))
-        return [sum(length <= limit for length in islice(lengths, len(chain))) for chain in chains]
+        fitting = [len(chain) for chain in chains]
+        undecided = [index for index, chain in enumerate(chains) if chain]
+        while undecided:
+            lengths = self.count([chains[index][fitting[index] - 1] for index in undecided])
+            too_long = [index for index, length in zip(undecided, lengths, strict=True) if length > limit]
+            for index in too_long:
+                fitting[index] -= 1
+            undecided = [index for index in too_long if fitting[index]]
+        return fitting
 
 
 def recorded_policy(source: Path) -> str:
