@@ -396,6 +396,29 @@ async def test_a_spend_limit_needs_a_price_and_a_usage_and_without_one_there_is_
     assert priced.cost == pytest.approx((10 * 1 + 5 * 2) / 1e6)
 
 
+CACHED = {"prompt_tokens": 1000, "completion_tokens": 500, "prompt_tokens_details": {"cached_tokens": 400}}
+
+
+@pytest.mark.parametrize(
+    ("model", "answered", "cost"),
+    [
+        (MODEL, "m", 600 * 0.25e-6 + 400 * 0.025e-6 + 500 * 2e-6),
+        ("my-deployment", MODEL, 600 * 0.25e-6 + 400 * 0.025e-6 + 500 * 2e-6),
+        ("my-deployment", "m", None),
+    ],
+)
+async def test_tokens_of_the_cache_have_their_own_price_and_a_deployment_that_of_the_model_that_answers(
+    model, answered, cost
+):
+    # Reasoning is among the tokens of the answer.
+    usage = CACHED | {"completion_tokens_details": {"reasoning_tokens": 300}}
+    status, headers, body = answer()
+    said = (status, headers, json.dumps(json.loads(body) | {"model": answered, "usage": usage}))
+    with serve(said) as provider:
+        [completion] = await ask(engine(provider, model_name=model))
+    assert completion.cost == (cost if cost is None else pytest.approx(cost))
+
+
 def bedrock(monkeypatch, provider, flags=None):
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_REGION_NAME", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID"):
         monkeypatch.delenv(name, raising=False)
