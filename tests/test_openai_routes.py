@@ -272,11 +272,8 @@ def test_an_error_has_openais_form_and_the_clients_class(client, name):
 
 
 @marked
-def test_the_examples_of_the_page_run_as_they_are_shown(services):
+def test_the_example_of_the_page_runs_as_it_is_shown(services):
     page = (ROOT / "docs" / "engines.md").read_text()
-    [curl] = re.findall(r"^```bash\n(curl .*?)^```$", page, re.MULTILINE | re.DOTALL)
     [code] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     options = {"env": os.environ | services, "capture_output": True, "text": True, "timeout": 120, "check": True}
-    answer = json.loads(subprocess.run(["bash", "-c", curl], **options).stdout)
-    assert len(answer["choices"]) == 2
     assert subprocess.run([sys.executable, "-c", code], **options).stdout.startswith("['")
