@@ -51,6 +51,16 @@ def test_float32_is_chosen_only_on_a_cpu_without_bfloat16(monkeypatch, flags, bf
     assert vllm_settings.default_dtype(on_gpu=False) == ("auto" if bfloat16 else "float32")
 
 
+@pytest.mark.parametrize(
+    ("config", "threads"),
+    [('{"hidden_size": 511}', 1), ('{"hidden_size": 512}', 3), ('{"text_config": {"hidden_size": 64}}', 1), ("{}", 3)],
+)
+def test_a_narrow_model_computes_on_one_core_and_others_on_all(tmp_path, monkeypatch, config, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 2, 3})
+    (tmp_path / "config.json").write_text(config)
+    assert vllm_settings.threads_for(str(tmp_path)) == threads
+
+
 CONFIG = '{"hidden_size": 8}'
 
 
