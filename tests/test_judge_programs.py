@@ -450,12 +450,17 @@ async def test_recorded_programs_get_their_recorded_verdicts_all_with_top_level_
     assert (sum(item.agrees for item in comparisons), len(comparisons)) == expected
 
 
-def test_check_recorded_command_names_differences_and_bad_files(tmp_path, capsys):
-    record = {"test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\nprint(1)\n```"}
-    file = write_lines(tmp_path / "recorded.jsonl", [{"id": 1} | record | {"recorded_all_tests_pass": False}])
+def test_check_recorded_command_has_the_variables_settings_and_names_differences_and_bad_files(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COBALT_JUDGE_COMPARISON", "float")
+    tests = {"test_cases": {"inputs": [""], "outputs": ["1.0"]}}
+    record = tests | {"recorded_response": "```python\nprint(1.0000000001)\n```"}
+    records = [record | {"id": number, "recorded_all_tests_pass": number == 1} for number in range(2)]
+    file = write_lines(tmp_path / "recorded.jsonl", records)
     assert asyncio.run(CheckRecorded(file).run()) == 1
     said = capsys.readouterr().out
-    assert "differs: 1:" in said and "0 of 1" in said
+    assert "differs: 0:" in said and "1 of 2" in said
     with pytest.raises(UserError, match="none"):
         asyncio.run(CheckRecorded(tmp_path / "none").run())
 
