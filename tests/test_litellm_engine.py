@@ -18,7 +18,7 @@ from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.litellm_engine import LiteLLMEngine
-from cobalt.engine.provider_access import Credentials
+from cobalt.engine.provider_access import Credentials, read_credentials
 from cobalt.rollout.api import ApiSampleSettings
 from cobalt.rollout.single_turn import sample
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
@@ -259,6 +259,7 @@ ENDS = [
     (failure(403, "Forbidden: account flagged for moderation"), RequestRefused, KEY),
     (failure(403, "you are not allowed to sample from this model"), RequestRefused, KEY),
     *((failure(400, said), RequestRefused, "--max_tokens") for said in TOO_MANY),
+    (failure(400, "max_tokens or output limit was reached. Try again with higher max_tokens"), InfrastructureError, ""),
 ]
 ENDS_ELSEWHERE = [
     (CLAUDE, claude(), "stop", ""),
@@ -474,6 +475,14 @@ async def test_what_aws_needs_is_named_before_any_request(monkeypatch, variables
         monkeypatch.setenv(name, value)
     with pytest.raises(RequestRefused, match=f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.*{named}"):
         await ask(one)
+
+
+def test_a_key_of_a_flag_is_warned_of_and_goes_before_that_of_the_environment(monkeypatch, caplog):
+    monkeypatch.setenv("OPENAI_API_KEY", "another")
+    assert read_credentials({"OPENAI_API_KEY": "", "AWS_REGION_NAME": "eu"}).get("OPENAI_API_KEY") == "another"
+    assert not caplog.records
+    assert read_credentials({"OPENAI_API_KEY": SECRET}).get("OPENAI_API_KEY") == SECRET
+    assert "OPENAI_API_KEY" in caplog.text and SECRET not in caplog.text
 
 
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
