@@ -18,9 +18,9 @@ import pytest
 from attacks_lab import copied_python
 from support import descendants, write_lines
 
-from cobalt.commands.judge import CheckRecorded, recheck
+from cobalt.commands.judge import CheckRecorded, Doctor, recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
-from cobalt.judge.doctor import examine, require_isolation
+from cobalt.judge.doctor import Finding, examine, require_isolation
 from cobalt.judge.sandbox.sandbox import Sandbox
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -433,6 +433,17 @@ async def test_doctor_finds_that_isolation_holds_here():
     assert len(findings) > 10
     assert [finding for finding in findings if not finding.holds] == []
     await require_isolation(JudgeSettings())
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_doctor_ends_as_its_checks_do(monkeypatch, capsys, holds):
+    async def examined(settings):
+        for finding in (Finding("the one", True), Finding("the other", holds, "what was seen")):
+            yield finding
+
+    monkeypatch.setattr("cobalt.commands.judge.examine", examined)
+    assert await Doctor().run() == (0 if holds else 1)
+    assert ("what was seen" in capsys.readouterr().out) is not holds
 
 
 @pytest.mark.parametrize(
