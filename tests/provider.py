@@ -31,7 +31,7 @@ def failure(status, message="no", headers=None, **error):
 class Provider:
     """Gives `script[i]` as its i-th answer to a POST, and the last one again and again.
 
-    `models` are the entries of its list of models.
+    `models` are the entries of its list of models, for which `asked_for_models` times was asked.
 
     An item is (status, headers, body), "hang", "cut" (a body shorter than announced) or a function of the request.
     """
@@ -39,6 +39,7 @@ class Provider:
     def __init__(self, script):
         self.script = script
         self.models = [{"id": "m", "max_model_len": 100}]
+        self.asked_for_models = 0
         self.requests = []
         self.times = []
         self.lock = threading.Lock()
@@ -75,6 +76,7 @@ def serve(*script):
 
         def do_GET(self):
             listed = self.path == "/v1/models"
+            provider.asked_for_models += listed
             self.answer(200 if listed else 404, {}, json.dumps({"data": provider.models} if listed else {"detail": ""}))
 
         def answer(self, status, headers, text):

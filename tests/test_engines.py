@@ -51,6 +51,7 @@ async def test_every_sample_is_a_request_of_its_own_that_leaves_nothing_to_the_s
     async with foreign(answer("hello")) as (engine, provider):
         made = await engine.generate(CHAT, TWO, CALL)
         assert await engine.describe() == {"model": "m", "max_model_len": 100, "foreign": True}
+    assert provider.asked_for_models == 1
     assert made == [Completion(text="hello", finish_reason="stop", prompt_tokens=10, completion_tokens=5)] * 2
     first, second = bodies(provider)
     assert (first["seed"], second["seed"]) == (7, 8)

@@ -20,9 +20,9 @@ import pytest
 from attacks_lab import copied_python
 from support import descendants, write_lines
 
-from cobalt.commands.judge import CheckRecorded, recheck
+from cobalt.commands.judge import CheckRecorded, Doctor, recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
-from cobalt.judge.doctor import examine, require_isolation
+from cobalt.judge.doctor import Finding, examine, require_isolation
 from cobalt.judge.local import LARGE_OUTPUT
 from cobalt.judge.sandbox.sandbox import Sandbox
 from cobalt.problems.problem import TestSuite
@@ -441,6 +441,17 @@ async def test_doctor_finds_that_isolation_holds_here_and_would_find_an_open_hom
         await require_isolation(JudgeSettings())
 
 
+@pytest.mark.parametrize("holds", [True, False])
+async def test_doctor_ends_as_its_checks_do(monkeypatch, capsys, holds):
+    async def examined(settings):
+        for finding in (Finding("the one", True), Finding("the other", holds, "what was seen")):
+            yield finding
+
+    monkeypatch.setattr("cobalt.commands.judge.examine", examined)
+    assert await Doctor().run() == (0 if holds else 1)
+    assert ("what was seen" in capsys.readouterr().out) is not holds
+
+
 @pytest.mark.parametrize(
     ("name", "top_level_return", "expected"),
     [("taco5_recorded", False, (5, 5)), ("apps_train3", False, (32, 35)), ("apps_train3", True, (35, 35))],
@@ -456,12 +467,17 @@ async def test_recorded_programs_get_their_recorded_verdicts_all_with_top_level_
     assert (sum(item.agrees for item in comparisons), len(comparisons)) == expected
 
 
-def test_check_recorded_command_names_differences_and_bad_files(tmp_path, capsys):
-    record = {"test_cases": {"inputs": [""], "outputs": ["1"]}, "recorded_response": "```python\nprint(1)\n```"}
-    file = write_lines(tmp_path / "recorded.jsonl", [{"id": 1} | record | {"recorded_all_tests_pass": False}])
+def test_check_recorded_command_has_the_variables_settings_and_names_differences_and_bad_files(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COBALT_JUDGE_COMPARISON", "float")
+    tests = {"test_cases": {"inputs": [""], "outputs": ["1.0"]}}
+    record = tests | {"recorded_response": "```python\nprint(1.0000000001)\n```"}
+    records = [record | {"id": number, "recorded_all_tests_pass": number == 1} for number in range(2)]
+    file = write_lines(tmp_path / "recorded.jsonl", records)
     assert asyncio.run(CheckRecorded(file).run()) == 1
     said = capsys.readouterr().out
-    assert "differs: 1:" in said and "0 of 1" in said
+    assert "differs: 0:" in said and "1 of 2" in said
     with pytest.raises(UserError, match="none"):
         asyncio.run(CheckRecorded(tmp_path / "none").run())
 

@@ -18,7 +18,7 @@ from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.call_log import CallLog, calls_path
 from cobalt.engine.litellm_engine import LiteLLMEngine
-from cobalt.engine.provider_access import Credentials
+from cobalt.engine.provider_access import Credentials, read_credentials
 from cobalt.rollout.api import ApiSampleSettings
 from cobalt.rollout.single_turn import sample
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, SpendLimitReached, UserError
@@ -142,9 +142,11 @@ async def test_at_the_end_of_a_run_answers_in_flight_are_kept_and_no_more_reques
 
 async def test_requests_are_spread_over_the_minute():
     with serve(answer()) as provider:
-        one, started = engine(provider, requests_per_minute=600), time.monotonic()
+        one = engine(provider, requests_per_minute=600)
+        await ask(one)  # the first request of a process takes long
+        started = time.monotonic()
         await ask(one, SAMPLING.model_copy(update={"n": 6}))
-    assert all(at - started >= 0.1 * number for number, at in enumerate(sorted(provider.times)))
+    assert all(at - started >= 0.1 * number for number, at in enumerate(sorted(provider.times[1:])))
 
 
 def failed_inside(error=None, *, text="```python\nprint(1", reason="error", **body):
@@ -257,6 +259,7 @@ ENDS = [
     (failure(403, "Forbidden: account flagged for moderation"), RequestRefused, KEY),
     (failure(403, "you are not allowed to sample from this model"), RequestRefused, KEY),
     *((failure(400, said), RequestRefused, "--max_tokens") for said in TOO_MANY),
+    (failure(400, "max_tokens or output limit was reached. Try again with higher max_tokens"), InfrastructureError, ""),
 ]
 ENDS_ELSEWHERE = [
     (CLAUDE, claude(), "stop", ""),
@@ -396,6 +399,29 @@ async def test_a_spend_limit_needs_a_price_and_a_usage_and_without_one_there_is_
     assert priced.cost == pytest.approx((10 * 1 + 5 * 2) / 1e6)
 
 
+CACHED = {"prompt_tokens": 1000, "completion_tokens": 500, "prompt_tokens_details": {"cached_tokens": 400}}
+
+
+@pytest.mark.parametrize(
+    ("model", "answered", "cost"),
+    [
+        (MODEL, "m", 600 * 0.25e-6 + 400 * 0.025e-6 + 500 * 2e-6),
+        ("my-deployment", MODEL, 600 * 0.25e-6 + 400 * 0.025e-6 + 500 * 2e-6),
+        ("my-deployment", "m", None),
+    ],
+)
+async def test_tokens_of_the_cache_have_their_own_price_and_a_deployment_that_of_the_model_that_answers(
+    model, answered, cost
+):
+    # Reasoning is among the tokens of the answer.
+    usage = CACHED | {"completion_tokens_details": {"reasoning_tokens": 300}}
+    status, headers, body = answer()
+    said = (status, headers, json.dumps(json.loads(body) | {"model": answered, "usage": usage}))
+    with serve(said) as provider:
+        [completion] = await ask(engine(provider, model_name=model))
+    assert completion.cost == (cost if cost is None else pytest.approx(cost))
+
+
 def bedrock(monkeypatch, provider, flags=None):
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_REGION_NAME", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID"):
         monkeypatch.delenv(name, raising=False)
@@ -449,6 +475,14 @@ async def test_what_aws_needs_is_named_before_any_request(monkeypatch, variables
         monkeypatch.setenv(name, value)
     with pytest.raises(RequestRefused, match=f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.*{named}"):
         await ask(one)
+
+
+def test_a_key_of_a_flag_is_warned_of_and_goes_before_that_of_the_environment(monkeypatch, caplog):
+    monkeypatch.setenv("OPENAI_API_KEY", "another")
+    assert read_credentials({"OPENAI_API_KEY": "", "AWS_REGION_NAME": "eu"}).get("OPENAI_API_KEY") == "another"
+    assert not caplog.records
+    assert read_credentials({"OPENAI_API_KEY": SECRET}).get("OPENAI_API_KEY") == SECRET
+    assert "OPENAI_API_KEY" in caplog.text and SECRET not in caplog.text
 
 
 def test_a_key_with_a_line_break_inside_is_refused_by_name():
@@ -517,7 +551,8 @@ def test_the_commands_run_over_http_with_costs_and_without_secrets_in_what_they_
     assert SECRET not in json.dumps(ended)
 
 
-async def test_a_run_that_reaches_its_spend_limit_stops_and_goes_on_with_a_higher_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize("limit", [5, 6])  # $4 are spent before the third problem, and $6 after it
+async def test_a_run_that_reaches_its_spend_limit_stops_and_goes_on_with_a_higher_one(tmp_path, monkeypatch, limit):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(4)])
     output = tmp_path / "s.jsonl"
@@ -529,9 +564,9 @@ async def test_a_run_that_reaches_its_spend_limit_stops_and_goes_on_with_a_highe
         return await sample(settings, judge=FakeJudge())
 
     with serve(answer(WRONG, usage=(1, 1))) as provider:
-        with pytest.raises(SpendLimitReached, match=r"the spend limit of \$5 is reached"):
-            await run(5)
-        assert [record["id"] for record in read_records(output)] == [0, 1, 2]  # $4 were spent before the third
+        with pytest.raises(SpendLimitReached, match=rf"the spend limit of \${limit} is reached"):
+            await run(limit)
+        assert [record["id"] for record in read_records(output)] == [0, 1, 2]
         await run(9)
         assert len(provider.requests) == 8
     assert [record["costs"] for record in read_records(output)] == [[1.0, 1.0]] * 4

@@ -309,3 +309,37 @@ def test_the_compiler_of_the_user_must_find_pythons_headers_for_gpus(checkout, c
     assert finished.returncode == (2 if named else 0), finished.stderr
     assert not named or ("mine" in finished.stderr and named in finished.stderr)
     assert would_install(set_up(checkout, "--profile", "cpu", "--dry_run", CC="mine")) == "cpu"
+
+
+# --- scripts/test.sh
+
+
+@pytest.mark.parametrize(
+    ("words", "mypy", "first", "second", "code", "parts"),
+    [
+        ("", 0, 0, 0, 0, 2),
+        ("", 1, 0, 0, 1, 2),
+        ("", 0, 1, 0, 1, 2),
+        ("", 0, 0, 1, 1, 2),
+        ("", 1, 1, 1, 1, 2),
+        ("", 0, 5, 0, 0, 2),  # pytest's 5: no test was chosen
+        ("", 0, 0, 5, 0, 2),
+        ("", 0, 5, 5, 5, 2),
+        ("", 0, 2, 0, 2, 1),  # interrupted
+        ("--fast", 0, 0, 1, 0, 1),
+        ("--fast", 1, 0, 0, 1, 1),
+        ("--fast", 0, 1, 0, 1, 1),
+    ],
+)
+def test_the_tests_fail_where_a_check_or_one_of_their_parts_fails(tmp_path, words, mypy, first, second, code, parts):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "test.sh", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup.sh").touch()
+    ends = {"ruff": "exit 0", "mypy": f"exit {mypy}"}
+    ends["pytest"] = f'echo >>parts; case "$*" in *"-m services"*) exit {second} ;; esac; exit {first}'
+    for name, text in ends.items():
+        executable(tmp_path / ".venv" / "bin" / name, text)
+    command = ["bash", "scripts/test.sh", *words.split()]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, (tmp_path / "parts").read_text()) == (code, "\n" * parts), finished.stderr
+    assert ("mypy" in finished.stdout) == bool(mypy)

@@ -5,6 +5,7 @@ import json
 import pytest
 from support import result_of, square_problem, trajectory_record, write_lines, write_report
 
+from cobalt.commands.evaluate import EvaluateSettings, evaluate
 from cobalt.episode.record import read_trajectories
 from cobalt.judge import VerdictKind
 from cobalt.report.runs import read_run
@@ -109,6 +110,14 @@ def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
     for ks, names in (([10], "k = 10 needs at least 10 samples"), ([0], "k is 0"), ([1, -1], "k is -1")):
         with pytest.raises(UserError, match=names):
             sample_metrics(scores, ks)
+
+
+async def test_the_figures_of_a_finished_result_are_written_again_for_another_k(tmp_path):
+    output = evaluated(tmp_path, single(0, [RIGHT, HALF, HALF, HALF]))
+    for ks, expected in (((), {"1": 0.25}), ((2, 4), {"2": 0.5, "4": 1.0})):
+        await evaluate(EvaluateSettings(input_file=tmp_path / "single.jsonl", output_file=output, k=ks))
+        group, *_ = json.loads((tmp_path / "evaluation.metrics.json").read_text())["single_turn"]["groups"]
+        assert {k: mean["value"] for k, mean in group["pass_at"].items()} == expected
 
 
 def test_different_programs_are_counted(tmp_path):

@@ -9,19 +9,23 @@ from cobalt.stage.retrying import retrying
 from cobalt.stage.workers import work_on_all
 
 
-async def test_every_item_is_worked_on_once_and_no_more_than_the_bound_at_a_time():
-    done, at_work, most = [], 0, 0
+async def test_every_item_is_worked_on_once_and_taken_when_a_worker_is_free():
+    done, taken, most, all_work = [], 0, 0, asyncio.Barrier(4)
+
+    def items():
+        nonlocal taken
+        for item in range(48):
+            taken += 1
+            yield item
 
     async def work(item):
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
-        await asyncio.sleep(0)
+        nonlocal most
+        most = max(most, taken - len(done))
+        await all_work.wait()
         done.append(item)
-        at_work -= 1
 
-    await work_on_all(iter(range(50)), work, 4)
-    assert sorted(done) == list(range(50)) and most <= 4
+    await work_on_all(items(), work, 4)
+    assert sorted(done) == list(range(48)) and most == 4
 
 
 async def test_a_bug_is_not_hidden_by_an_error_of_the_project():

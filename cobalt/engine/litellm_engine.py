@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -322,24 +322,30 @@ class LiteLLMEngine:
         read = {} if rejected else response.model_dump()
         as_sent = rejected or ("choices" in body and self._schema is None)
         text, reason, message = read_answer(body if as_sent else read, read)
-        usage = usage_of(body if rejected else read)
+        said = body if rejected else read
+        usage = usage_of(said)
         tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
-        cost = self._cost(usage, **tokens) if usage else None
+        cost = self._cost(usage, said.get("model"), **tokens) if usage else None
         message = self._credentials.scrub(message)
         return Completion(text=text, finish_reason=reason, cost=cost, message=message, **tokens), usage
 
-    def _cost(self, usage: Mapping[str, Any], prompt_tokens: int = 0, completion_tokens: int = 0) -> float | None:
-        """The price of an answer in US dollars; None if no price is known."""
+    def _cost(
+        self, usage: Mapping[str, Any], answered: Any = None, prompt_tokens: int = 0, completion_tokens: int = 0
+    ) -> float | None:
+        """The price of an answer in US dollars; None if no price is known.
+
+        `answered` is the model that the answer names, which has the price where deployments have names of their own.
+        """
         prices = (self._flags.prompt_price, self._flags.completion_price)
         if any(price is not None for price in prices):
             return (prompt_tokens * (prices[0] or 0.0) + completion_tokens * (prices[1] or 0.0)) / 1e6
-        try:
-            parts: tuple[float, float] = self._litellm.cost_per_token(
-                model=self._model, custom_llm_provider=self._provider, usage_object=self._litellm.Usage(**usage)
-            )
-        except Exception:  # noqa: BLE001 - LiteLLM raises plain exceptions if it knows no price
-            return None
-        return sum(parts)
+        for model in filter(None, (self._model, answered)):
+            with suppress(Exception):  # LiteLLM raises plain ones if it knows no price
+                counts = self._litellm.Usage(**usage)
+                return float(
+                    sum(self._litellm.cost_per_token(model, custom_llm_provider=self._provider, usage_object=counts))
+                )
+        return None
 
     def _takes(self, name: str, value: Any) -> bool:
         """Whether LiteLLM can send a parameter to this provider."""
