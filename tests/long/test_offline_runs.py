@@ -1,4 +1,4 @@
-"""Offline training runs: an engine without flash-attn, two ranks with adapters, steps without a response, a finished run.
+"""Offline training runs: without flash-attn, on two ranks with adapters, with steps without a response, asked for again.
 
 Not part of scripts/test.sh (scripts/test_long.sh).
 """
