@@ -1,4 +1,4 @@
-"""Offline training runs: without flash-attn, on two ranks with adapters, with steps without a response, asked for again.
+"""Offline training runs: without flash-attn, on two ranks, with steps without a response, asked for again.
 
 Not part of scripts/test.sh (scripts/test_long.sh).
 """
