@@ -16,7 +16,7 @@ import test_taco
 from hypothesis import given
 from hypothesis import strategies as st
 from support import FakeJudge, write_lines
-from test_asserting import VALUES
+from test_calling import VALUES
 from test_livecodebench import FUNCTIONAL, cases, function_row, packed, stdin_row
 
 from cobalt.datasets.apps import AppsSettings, apps
