@@ -95,23 +95,17 @@ class Lab:
             code = code.replace(f"{{{name}!r}}", repr(value)).replace(f"{{{name}}}", str(value))
         return code
 
-    def run(
-        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings=SETTINGS, **fields: object
-    ) -> ExecResult:
-        """Judge a program on tests that all expect the same; `fields` are further ones of its suite."""
-        self.send([code], given, expected, settings, **fields)
+    def run(self, code: str, *tests: object, settings=SETTINGS, **fields: object) -> ExecResult:
+        """Judge a program; the arguments are those of `send`."""
+        self.send([code], *tests, settings=settings, **fields)
         [result] = self.receive()
         return result
 
-    def send(
-        self,
-        codes: list[str],
-        given: tuple[str, ...] = ("",),
-        expected: str = "held",
-        settings=PAIR_SETTINGS,
-        **fields: object,
-    ) -> None:
-        """Have programs judged at the same time, to be followed by one call of `receive`."""
+    def send(self, codes, given=("",), expected="held", settings=PAIR_SETTINGS, **fields: object) -> None:
+        """Have programs judged at the same time, on tests that expect the same, to be followed by one `receive`.
+
+        `fields` are further ones of their suite.
+        """
         if self.user == "ordinary":  # it may make cgroups, and is tried without them where a test does not ask for them
             settings = {"memory_accounting": "sum"} | settings
         tests = {"inputs": given, "outputs": [expected] * len(given)} | fields

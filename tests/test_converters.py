@@ -20,6 +20,7 @@ from test_calling import VALUES
 from test_livecodebench import FUNCTIONAL, cases, function_row, packed, stdin_row
 
 from cobalt.datasets.apps import AppsSettings, apps
+from cobalt.datasets.assertions import assertion_suite, defined_names, imports_for
 from cobalt.datasets.humaneval import REFUSED, HumanEvalSettings, humaneval, read_tasks
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.mbpp import SPLITS, MbppSettings, mbpp, split_of
@@ -492,3 +493,64 @@ def test_a_task_of_humaneval_that_cannot_be_read_is_left_out_and_counted(tmp_pat
     assert len(list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", source), tally))) == 1
     assert (tally["read"], tally["malformed"]) == (2, 1)
     assert "line 1: " in tally.first["malformed"][0]
+
+
+# Assertions: the calls in the script, everything else in the check
+
+
+REFERENCE = "def add(a, b):\n    return a + b\nclass Node:\n    pass\ndef depth(node):\n    return 1"
+# An assertion, its script, and its check where this is not the assertion as it is.
+SPLIT = [
+    ("assert add(1, 2) == 3", "add(1, 2)", ""),
+    (" assert  add( [1],[2] )==[1, 2]  ", "add( [1],[2] )", "assert  add( [1],[2] )==[1, 2]"),
+    ("assert set(add([1], [2])) == {1, 2}", "add([1], [2])", ""),
+    ("assert not add(0, 0)", "add(0, 0)", ""),
+    ("assert add(1, 2) == add(2, 1)", "add(1, 2)\nadd(2, 1)", ""),
+    ("assert add(add(1, 2), 3) == 6, 'no'", "add(add(1, 2), 3)", "assert add(...) == 6, 'no'"),
+    ("assert add('é', 'b') == 'éb'", "add('é', 'b')", ""),
+    ("assert add(1, 2) == (3 if len({1: int(2)}) else 4)", "add(1, 2)", ""),
+    ("assert add(int, 2) == 1", "add(int, 2)", ""),
+    # A check needs the modules that it names, and not the objects of the program.
+    ("assert math.isclose(add(1, 2), 3.0)", "add(1, 2)", "import math\nassert math.isclose(add(1, 2), 3.0)"),
+    ("assert (depth(root)) == 1", "depth(root)", "assert depth(...) == 1"),
+    ("assert depth(key=root) == depth(1)", "depth(key=root)\ndepth(1)", "assert depth(...) == depth(1)"),
+]
+
+
+@pytest.mark.parametrize(("setup", "before"), [("", ""), ("root = Node()\r\n", "root = Node()\n")])
+def test_outermost_calls_are_the_script_and_an_assertion_without_the_program_is_the_check(setup, before):
+    for assertion, script, check in SPLIT:
+        name = script.partition("(")[0]
+        suite = assertion_suite([assertion], REFERENCE, setup)
+        assert suite == TestSuite((before + script,), (check or assertion,), name, True)
+    assert len(assertion_suite([one for one, *_ in SPLIT[:9]], REFERENCE)) == 9
+    checked = "import math\nx = sys.maxsize + math.pi\nfor string in f(): print(string)"
+    assert imports_for(checked, {"f"}) == "import sys\n"
+
+
+@pytest.mark.parametrize(
+    "assertions",
+    [
+        ["assert other(1) == 1"],
+        ["assert 1 == 1"],
+        ["print(add(1, 2))"],
+        ["assert add(1, 2) == 3; assert add(1, 2) == 3"],
+        ["assert add(1, 2) == "],
+        ["assert all(add(n, 1) > n for n in range(3))"],
+        ["assert {add(1, 2): add(3, 4), add(5, 6): add(7, 8)} == {3: 7, 11: 15}"],
+        ["assert (add(1, 2) if flag else add(3, 4)) == 3"],
+        ["assert add(1, 2) == 3", "assert sub(1, 2) == 3"],
+        [],
+    ],
+)
+def test_assertions_that_cannot_be_split_are_refused(assertions):
+    with pytest.raises(UserError):
+        assertion_suite(assertions, REFERENCE + "\nsub = add")
+
+
+@pytest.mark.parametrize("setup", ["import random\nrandom.seed(0)", "'text'", "add(1, 2)", "x = ("])
+def test_a_setup_whose_values_would_be_taken_for_those_of_calls_or_that_is_not_python_is_refused(setup):
+    with pytest.raises(UserError, match="setup"):
+        assertion_suite(["assert add(1, 2) == 3"], REFERENCE, setup)
+    with pytest.raises(UserError):
+        defined_names("def add(a, b:")

@@ -15,18 +15,13 @@ RECORD = {"id": 0, "difficulty": "EASY", "question": "Square it.", "test_cases":
 
 
 def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
-    record = RECORD | {
-        "instruction": "Please square it.",
-        "public_test_cases": json.dumps({"inputs": ["1\n"], "outputs": ["1"]}),
-        "hidden_test_cases": json.dumps({"inputs": ["2\n"], "outputs": ["4"]}),
-        "some_later_field": [1, 2],
-    }
+    parts = [TestSuite(("1\n",), ("1",)), TestSuite(("2\n",), ("4",))]
+    record = RECORD | {"instruction": "Please square it.", "some_later_field": [1, 2]}
+    record |= {f"{kind}_test_cases": part.to_json() for kind, part in zip(("public", "hidden"), parts, strict=True)}
     [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [record]))
-    assert problem.id == 0
-    assert problem.instruction == "Please square it."
-    assert problem.tests.outputs == ("1", "4")
-    assert problem.public_tests.inputs == ("1\n",)
-    assert problem.hidden_tests.inputs == ("2\n",)
+    assert (problem.id, problem.instruction) == (0, "Please square it.")
+    assert problem.tests == TestSuite(("1\n", "2\n"), ("1", "4"))
+    assert [problem.public_tests, problem.hidden_tests] == parts
     assert problem.record["some_later_field"] == [1, 2]
 
 
