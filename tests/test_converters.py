@@ -157,6 +157,9 @@ BECOMES = [
 ]
 
 
+IDS = {"apps": "APPS/0", "apps_plus": "APPS+/0", "mbpp": "MBPP/11"}
+
+
 @pytest.mark.parametrize(("name", "row", "tests", "public", "hidden", "question"), BECOMES)
 async def test_a_row_becomes_a_problem(tmp_path, name, row, tests, public, hidden, question):
     settings, name = ({"paper_mode": True}, "livecodebench") if name == "paper" else ({}, name)
@@ -168,21 +171,16 @@ async def test_a_row_becomes_a_problem(tmp_path, name, row, tests, public, hidde
     assert problem.question in problem.instruction
     assert ("reads from standard input" in problem.instruction) == (tests.fn_name is None)
     assert (f"`{tests.fn_name}`" in problem.instruction) == (tests.fn_name is not None)
-    assert problem.record.get("difficulty") == row.get("difficulty")
+    for field in ("difficulty", "platform", "contest_date", "question_id"):
+        assert problem.record.get(field) == row.get(field)
+    assert problem.id == IDS.get(name, row.get("question_id"))
     assert "\r" not in json.dumps(problem.record)
 
 
-async def test_ids_and_what_else_a_record_has(tmp_path):
-    row = stdin_row()
-    [problem], _ = await converted(tmp_path / "l", "livecodebench", [row])
-    assert problem.id == row["question_id"]
-    assert all(problem.record[name] == row[name] for name in ("platform", "contest_date", "question_id"))
-    for solutions in (True, False):
-        [problem], _ = await converted(tmp_path / f"{solutions}", "mbpp", [mbpp_row()], solutions=solutions)
-        assert (problem.id, problem.record["split"]) == ("MBPP/11", "test")
-        assert problem.record.get("human_solutions") == (["def plus_11(x):\n  return x + 11"] if solutions else None)
-    problems, _ = await converted(tmp_path / "plus", "apps_plus", [plus_row()] * 2)
-    assert [problem.id for problem in problems] == ["APPS+/0", "APPS+/1"]
+@pytest.mark.parametrize(("solutions", "recorded"), [(True, ["def plus_11(x):\n  return x + 11"]), (False, None)])
+async def test_reference_programs_of_mbpp_are_kept_if_asked(tmp_path, solutions, recorded):
+    [problem], _ = await converted(tmp_path, "mbpp", [mbpp_row()], solutions=solutions)
+    assert problem.record.get("human_solutions") == recorded
 
 
 # What its tests accept
@@ -256,6 +254,7 @@ async def test_solutions_decide_whether_keys_are_whole_numbers_and_the_grader_wi
         [decided, assumed], _ = await converted(tmp_path, name, rows, judge)
         assert (await judge.judge(program, decided.tests)).all_passed
     assert assumed.tests.inputs == (alone,)
+    assert [decided.id[-2:], assumed.id[-2:]] == ["/0", "/1"]
 
 
 async def test_recorded_solutions_decide_what_tests_mean_and_the_likelier_reading_holds_without_them(tmp_path):

@@ -85,7 +85,7 @@ def test_fields_without_values_are_missing(tmp_path, nothing):
     [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [record]))
     assert (problem.question, len(problem.public_tests), problem.perturbed_tests()) == ("Square it.", 0, None)
     assert problem.hidden_tests == problem.tests
-    assert split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl", 1) == 1
+    split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl", 1)
     [split] = load_problems(tmp_path / "split.jsonl")
     assert (len(split.public_tests), len(split.hidden_tests)) == (1, 1)
     assert "NaN" not in (tmp_path / "split.jsonl").read_text()

@@ -25,6 +25,8 @@ START_ADVICE = (
     f" it on a Ray cluster with `{SERVE_COMMAND}`; without a URL the judge runs in the command itself"
 )
 
+_FIELDS = {"code": str, "test_cases": object, "suite": str, "stop_at_first_failure": bool}
+
 CACHE_BYTES = 256 * 2**20
 """Memory of the suites that a server keeps."""
 
@@ -65,29 +67,23 @@ class JudgeRequest:
         """
         if not isinstance(payload, Mapping):
             raise UserError('a judge request must be a JSON object {"code": ..., "test_cases": ...}')
-        unknown = sorted(set(map(str, payload)) - {"code", "test_cases", "suite", "stop_at_first_failure"})
-        if unknown:
-            raise UserError(f"a judge request has the unknown field {unknown[0]!r}")
-        code, stop = payload.get("code"), payload.get("stop_at_first_failure", False)
-        if not isinstance(code, str):
-            raise UserError("field 'code' is missing or not a string")
-        if not isinstance(stop, bool):
-            raise UserError("field 'stop_at_first_failure' must be true or false")
+        for name, value in payload.items():
+            if not isinstance(value, _FIELDS.get(name, ())):
+                raise UserError(f"a judge request has the field {name!r}, which is unknown or of another type")
+        if "code" not in payload:
+            raise UserError("field 'code' is missing")
         if ("suite" in payload) == ("test_cases" in payload):
             raise UserError("field 'test_cases' is missing, or the field 'suite' is given as well")
         if "suite" in payload:
-            digest = payload["suite"]
-            if not isinstance(digest, str):
-                raise UserError("field 'suite' must be the digest of a suite")
-            named = None if suites is None else suites.get(digest)
-            if named is None:
-                raise UnknownSuite(digest)
-            return cls(code, named, stop)
-        with naming("field 'test_cases'"):
-            suite = _suite(payload["test_cases"], max_tests)
-        if suites is not None:
-            suites.add(suite)
-        return cls(code, suite, stop)
+            suite = None if suites is None else suites.get(payload["suite"])
+            if suite is None:
+                raise UnknownSuite(payload["suite"])
+        else:
+            with naming("field 'test_cases'"):
+                suite = _suite(payload["test_cases"], max_tests)
+            if suites is not None:
+                suites.add(suite)
+        return cls(payload["code"], suite, payload.get("stop_at_first_failure", False))
 
 
 def _suite(value: object, max_tests: int | None) -> TestSuite:

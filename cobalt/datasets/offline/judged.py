@@ -22,6 +22,7 @@ from cobalt.datasets.offline.contrast import Candidate, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
+from cobalt.datasets.sources import optional, texts_of
 from cobalt.episode import Message, PromptSet, first_messages, load_prompts, opening_messages
 from cobalt.episode.prompt_set import FILES
 from cobalt.episode.record import decode_first_turns, decode_results, decode_trajectories
@@ -214,27 +215,24 @@ def _read_judged(record: Mapping[str, Any], settings: JudgedSettings, prompts: P
 
 def _read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     """The right `human_solutions` and the judged `generated_solutions` of APPS and CodeRL."""
-    solutions, generated = record.get("human_solutions"), record.get("generated_solutions")
-    if solutions is None and generated is None:
+    if all(record.get(name) is None for name in ("human_solutions", "generated_solutions")):
         raise UserError("it has neither judged responses nor 'human_solutions' or 'generated_solutions'")
     if settings.rewards_from == "recorded":
         raise UserError("its programs have no recorded pass rates: leave --rewards_from at status")
-    solutions, generated = solutions or [], generated or []
-    if not isinstance(solutions, list) or not all(isinstance(code, str) for code in solutions):
-        raise UserError("field 'human_solutions' must be a list of programs")
+    solutions: list[Any] = optional(record, "human_solutions", texts_of, [])
+    generated = record.get("generated_solutions") or []
     if not isinstance(generated, list) or not all(
         isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
     ):
         raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
-    codes: list[tuple[str, Status | None, str]]
-    codes = [(code, Status.ACCEPTED, f"human_solutions/{index}") for index, code in enumerate(solutions)]
-    codes += [(one["code"], _status(one), f"generated_solutions/{index}") for index, one in enumerate(generated)]
-    programs = [
-        Dropped(UNKNOWN_RESULT, origin)
-        if status is None
-        else Candidate(plain(code), status, settings.rewards.of(status), origin)
-        for code, status, origin in codes
-    ]
+    programs: list[Candidate | Dropped] = []
+    for name, entries in (("human_solutions", solutions), ("generated_solutions", generated)):
+        for index, entry in enumerate(entries):
+            code, status = (entry, Status.ACCEPTED) if isinstance(entry, str) else (entry["code"], _status(entry))
+            if status is None:
+                programs.append(Dropped(UNKNOWN_RESULT, f"{name}/{index}"))
+            else:
+                programs.append(Candidate(plain(code), status, settings.rewards.of(status), f"{name}/{index}"))
     problem = Problem.parse(record) if has_tests(record, "test_cases") else None
     statement = str(record.get("question") or record.get("instruction")) if problem is None else problem.question
     fn_name = None if problem is None else problem.tests.fn_name
