@@ -269,17 +269,6 @@ def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, 
     assert arguments_of(tmp_path)["require_thinking"] == str(flawed).lower()
 
 
-def test_recorded_programs_and_those_of_a_model_are_one_pool(tmp_path):
-    model = single_turn([WRONG])
-    people = square_problem(1, human_solutions=["print(int(input()) ** 2)"])
-    files = [write_lines(tmp_path / "people.jsonl", [people]), write_lines(tmp_path / "model.jsonl", [model])]
-    _, (group,) = convert(files, tmp_path, responses="programs")
-    assert {one.origin: one.status for one in group.responses} == {
-        "people.jsonl:human_solutions/0": Status.ACCEPTED,
-        "model.jsonl:0/0": Status.WRONG_ANSWER,
-    }
-
-
 def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
     file = write_lines(tmp_path / "e.jsonl", [thought_run([[(2, 2), (1, 1)], [(1, 1), (2, 2)]])])
     _, groups = convert(file, tmp_path, responses="turns", model_name=str(policy))
@@ -327,6 +316,10 @@ def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(
     assert found == [("1", expected), ("2", expected)]
     with pytest.raises(UserError):  # neither file has contrast alone
         convert(files[0], tmp_path, "alone")
+    people = [square_problem(number, human_solutions=["print(int(input()) ** 2)"]) for number in (1, 2)]
+    _, groups = convert([write_lines(tmp_path / "people.jsonl", people), files[1]], tmp_path, "p", responses="programs")
+    expected = {"people.jsonl:human_solutions/0": Status.ACCEPTED, "result.jsonl:0/0": Status.WRONG_ANSWER}
+    assert [{one.origin: one.status for one in group.responses} for group in groups] == [expected] * 2
 
 
 OTHER_TESTS = attempts(2, WRONG, test_cases=square_problem(2)["hidden_test_cases"])
