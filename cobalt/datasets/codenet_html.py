@@ -6,10 +6,10 @@ misspelt, nested wrongly or never closed lose no text, except within script, sty
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from itertools import groupby
+from itertools import count, groupby, repeat
 from typing import Literal
 
 from cobalt.episode import fence_around
@@ -22,7 +22,8 @@ FIGURE = "[figure]"
 # An end tag of a script may lack its bracket.
 _SKIPPED = re.compile(r"<(script|style)\b.*?(?:</\1\s*>?|\Z)", re.IGNORECASE | re.DOTALL)
 _JAPANESE = re.compile(r"<(\w+)\b[^<>]*\blang-ja\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_BLOCKS: dict[str, tuple[Kind, int]] = {f"h{level}": ("heading", level) for level in range(1, 7)}
+_BLOCKS["pre"] = ("preformatted", 0)
 _LISTS = frozenset({"ul", "ol", "dir"})
 _TABLES = frozenset({"table", "tr", "td", "th"})
 _INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
@@ -86,7 +87,7 @@ class _PageParser(HTMLParser):
         self._marker = ""
         self._parts: list[str] = []
         self._inline: list[tuple[str, int]] = []  # open inline tags, and where in the parts their content begins
-        self._lists: list[int | None] = []  # for each open list the number of its next item; None without numbers
+        self._lists: list[Iterator[str]] = []  # for each open list the markers of its next items
         self._quote = False  # directly within <blockquote>, where the pages of AIZU set input formats line by line
         self._rows: list[list[str]] | None = None  # the cells of the open table
         # The parser raises at most of what begins with "<!["; browsers take it for a comment, as they take "<!x".
@@ -111,10 +112,8 @@ class _PageParser(HTMLParser):
                 self._end_inline(tag)
             elif tag in ("sub", "sup") or self._kind != "preformatted":
                 self._inline.append((tag, len(self._parts)))
-        elif tag == "pre" or tag in _HEADINGS:
-            self._begin(
-                ("preformatted" if tag == "pre" else "heading") if opens else "paragraph", _HEADINGS.get(tag, 0)
-            )
+        elif tag in _BLOCKS:
+            self._begin(*_BLOCKS[tag] if opens else ())
         elif self._kind == "preformatted":
             return
         elif tag in _BREAKS and self._kind == "item":  # its paragraphs are lines of it
@@ -129,13 +128,9 @@ class _PageParser(HTMLParser):
     def _handle_list(self, tag: str, opens: bool) -> None:
         self._begin()
         if tag == "li" and opens:
-            number = self._lists[-1] if self._lists else None
-            if number is not None:
-                self._lists[-1] = number + 1
-            marker = "- " if number is None else f"{number}. "
-            self._begin("item", max(0, len(self._lists) - 1), marker)
+            self._begin("item", max(0, len(self._lists) - 1), next(self._lists[-1]) if self._lists else "- ")
         elif opens:
-            self._lists.append(1 if tag == "ol" else None)
+            self._lists.append(map("{}. ".format, count(1)) if tag == "ol" else repeat("- "))
         elif tag != "li" and self._lists:
             self._lists.pop()
 
