@@ -18,11 +18,10 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import CobaltError, UserError, naming
 from cobalt.stage.rows import decode_json
 
-APP_NAME = "evaluator"
-SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"
 START_ADVICE = (
     "start the judge with `cobalt serve`, run one command with it by `python -m cobalt.services -- COMMAND`, or start"
-    f" it on a Ray cluster with `{SERVE_COMMAND}`; without a URL the judge runs in the command itself"
+    " it on a Ray cluster with `serve run remote_reward_server:app --name evaluator --route-prefix /evaluator`; without"
+    " a URL the judge runs in the command itself"
 )
 
 _FIELDS = {"code": str, "test_cases": object, "suite": str, "stop_at_first_failure": bool}
