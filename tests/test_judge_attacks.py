@@ -4,6 +4,7 @@ The programs are in `data/attacks`. Where the tests run as root, each is tried a
 of a user without privileges.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -30,8 +31,8 @@ accountings = pytest.mark.parametrize("accounting", ACCOUNTINGS, ids=lambda one:
 
 @pytest.fixture(scope="module", params=USERS)
 def lab(request):
-    with Lab(request.param) as made:
-        yield made
+    with contextlib.ExitStack() as opened:
+        yield Lab(request.param, opened)
 
 
 ATTACKS = [(attacks.HELD, SETTINGS), (attacks.ENDS, SETTINGS | {"cpu_seconds": 0.5, "wall_seconds": 1.0})]
