@@ -112,8 +112,10 @@ class _PageParser(HTMLParser):
                 self._end_inline(tag)
             elif tag in ("sub", "sup") or self._kind != "preformatted":
                 self._inline.append((tag, len(self._parts)))
+        elif tag in _BLOCKS and opens:
+            self._begin(*_BLOCKS[tag])
         elif tag in _BLOCKS:
-            self._begin(*_BLOCKS[tag] if opens else ())
+            self._begin()
         elif self._kind == "preformatted":
             return
         elif tag in _BREAKS and self._kind == "item":  # its paragraphs are lines of it
