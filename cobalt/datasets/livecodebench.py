@@ -33,7 +33,7 @@ from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally
@@ -213,7 +213,5 @@ def _tests(value: object, name: str) -> list[dict[str, str]]:
 
 
 def _json(text: str, name: str) -> Any:
-    try:
+    with naming(f"field {name!r}"):
         return decode_json(text)
-    except UserError as error:
-        raise UserError(f"field {name!r} is {error}") from None
