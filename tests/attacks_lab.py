@@ -53,33 +53,25 @@ def kinds(result: ExecResult) -> tuple[VerdictKind, ...]:
 
 
 class Lab:
-    """A process that judges as the given user; use as a context manager."""
+    """A process that judges as the given user, until `opened` is closed."""
 
-    def __init__(self, user: str) -> None:
+    def __init__(self, user: str, opened: contextlib.ExitStack) -> None:
         self.user = user
         self.restarts = 0  # sandboxes that the last programs cost
         self._may_lack_cgroups = False
-
-    def __enter__(self) -> "Lab":
-        with contextlib.ExitStack() as opened:
-            self.folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="attacked-")))
-            self.folder.chmod(0o755)
-            self.secret = self.folder / "secret.txt"
-            self.secret.write_text("secret", encoding="utf-8")
-            self.server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-            self.abstract = opened.enter_context(socket.socket(socket.AF_UNIX))
-            self.abstract.bind(f"\0attacked-{os.getpid()}")
-            self.abstract.listen()
-            self._process = opened.enter_context(self._started())
-            self.pid = self._process.pid  # the judging process
-            if self.user == "ordinary":
-                opened.enter_context(own_cgroups(self.pid))
-            opened.callback(self._process.communicate)  # which lets it end
-            self._opened = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
+        self.folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="attacked-")))
+        self.folder.chmod(0o755)
+        self.secret = self.folder / "secret.txt"
+        self.secret.write_text("secret", encoding="utf-8")
+        self.server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.abstract = opened.enter_context(socket.socket(socket.AF_UNIX))
+        self.abstract.bind(f"\0attacked-{os.getpid()}")
+        self.abstract.listen()
+        self._process = opened.enter_context(self._started())
+        self.pid = self._process.pid  # the judging process
+        if self.user == "ordinary":
+            opened.enter_context(own_cgroups(self.pid))
+        opened.callback(self._process.communicate)  # which lets it end
 
     def filled(self, code: str) -> str:
         """A program with the paths and secrets of this host filled in."""
@@ -95,23 +87,17 @@ class Lab:
             code = code.replace(f"{{{name}!r}}", repr(value)).replace(f"{{{name}}}", str(value))
         return code
 
-    def run(
-        self, code: str, given: tuple[str, ...] = ("",), expected: str = "held", settings=SETTINGS, **fields: object
-    ) -> ExecResult:
-        """Judge a program on tests that all expect the same; `fields` are further ones of its suite."""
-        self.send([code], given, expected, settings, **fields)
+    def run(self, code: str, *tests: object, settings=SETTINGS, **fields: object) -> ExecResult:
+        """Judge a program; the arguments are those of `send`."""
+        self.send([code], *tests, settings=settings, **fields)
         [result] = self.receive()
         return result
 
-    def send(
-        self,
-        codes: list[str],
-        given: tuple[str, ...] = ("",),
-        expected: str = "held",
-        settings=PAIR_SETTINGS,
-        **fields: object,
-    ) -> None:
-        """Have programs judged at the same time, to be followed by one call of `receive`."""
+    def send(self, codes, given=("",), expected="held", settings=PAIR_SETTINGS, **fields: object) -> None:
+        """Have programs judged at the same time, on tests that expect the same, to be followed by one `receive`.
+
+        `fields` are further ones of their suite.
+        """
         if self.user == "ordinary":  # it may make cgroups, and is tried without them where a test does not ask for them
             settings = {"memory_accounting": "sum"} | settings
         tests = {"inputs": given, "outputs": [expected] * len(given)} | fields

@@ -34,35 +34,27 @@ def left(place, owner=None):
     return [child.name for folder in {place.memory, place.pids} for child in folder.glob(pattern)]
 
 
-# What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo, and the folders that follow.
+# What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo (lines apart by "|"), and the folders that follow.
 V2, V1, AT = "cgroup2 cgroup2", "cgroup cgroup", "/sys/fs/cgroup"
+PART = f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"
 LAYOUTS = {
-    "v2 in a namespace": (["0::/"], [f"30 23 0:26 / {AT} ro - cgroup2 cgroup rw"], {None: AT, "pids": None}),
+    "v2 in a namespace": ("0::/", f"30 23 0:26 / {AT} ro - cgroup2 cgroup rw", {None: AT, "pids": None}),
     "v1, joined controllers, and v2 without any": (
-        ["9:pids:/job", "4:cpu,memory:/job/deep", "0::/"],
-        [
-            f"31 23 0:27 / {AT}/pids rw - {V1} rw,pids",
-            f"32 23 0:28 / {AT}/cpu,memory rw - {V1} rw,cpu,memory",
-            f"33 23 0:29 / {AT}/unified rw - {V2} rw",
-        ],
+        "9:pids:/job|4:cpu,memory:/job/deep|0::/",
+        f"31 23 0:27 / {AT}/pids rw - {V1} rw,pids|32 23 0:28 / {AT}/cpu,memory rw - {V1} rw,cpu,memory|"
+        f"33 23 0:29 / {AT}/unified rw - {V2} rw",
         {"pids": f"{AT}/pids/job", "memory": f"{AT}/cpu,memory/job/deep", None: f"{AT}/unified"},
     ),
-    "v1 in a container that sees a part": (
-        ["4:memory:/docker/one/deep"],
-        [f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"],
-        {"memory": f"{AT}/memory/deep"},
-    ),
-    "v1 in a container that sees another part": (
-        ["4:memory:/docker/other"], [f"32 23 0:28 /docker/one {AT}/memory rw - {V1} rw,memory"], {"memory": None},
-    ),
-}  # fmt: skip
+    "v1 in a container that sees a part": ("4:memory:/docker/one/deep", PART, {"memory": f"{AT}/memory/deep"}),
+    "v1 in a container that sees another part": ("4:memory:/docker/other", PART, {"memory": None}),
+}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_own_cgroup_is_found(name, monkeypatch):
     own, mounts, expected = LAYOUTS[name]
     lines = {"/proc/self/cgroup": own, "/proc/self/mountinfo": mounts}
-    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)])
+    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)].split("|"))
     for controller, folder in expected.items():
         assert cgroups._own_cgroup(controller) == (Path(folder) if folder else None)
 

@@ -1,11 +1,11 @@
 """Groups from Project CodeNet's files: every submission is accounted for, and folders and archives give the same."""
 
-import io
 import json
 import logging
 import os
 import shutil
 import tarfile
+import tempfile
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
@@ -184,20 +184,13 @@ def archive_with(path, members):
     """An archive of members by name; a number stands for so many zeros."""
     with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT, compresslevel=1) as output:
         for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = content if isinstance(content, int) else len(content)
-            output.addfile(member, Zeros(content) if isinstance(content, int) else io.BytesIO(content))
+            with tempfile.TemporaryFile() as file:
+                file.write(b"" if isinstance(content, int) else content)
+                member = tarfile.TarInfo(name)
+                member.size = file.truncate(content if isinstance(content, int) else None)
+                file.seek(0)
+                output.addfile(member, file)
     return path
-
-
-class Zeros(io.RawIOBase):
-    def __init__(self, size):
-        self.size = size
-
-    def read(self, size=-1):
-        size = self.size if size < 0 else min(size, self.size)
-        self.size -= size
-        return bytes(size)
 
 
 SOURCE = {"data/p00000/Python/s000000001.py": b"print(1)\n"}
@@ -205,22 +198,18 @@ METADATA = {"metadata/p00000.csv": f"{HEADER}\n{row('s000000001')}\n".encode()}
 PAGE = "problem_descriptions/p00000.html"
 
 
-@pytest.mark.parametrize(
-    ("members", "named"),
-    [
-        ({"metadata/p00000.csv": codenet_files.LARGEST_PART + 1, **SOURCE}, "metadata/p00000.csv"),
-        ({**METADATA, PAGE: codenet_files.LARGEST_PART + 1}, "p00000.html"),
-        ({**METADATA, "data/p00000/Python/" + "s" * (64 << 20): b""}, "header"),
-        (
-            {**METADATA, PAGE: page(0).encode()}
-            | {f"data/p00000/Python/s{n:09}.py": codenet_files.LARGEST_SOURCE for n in range(257)},
-            "sources of p00000",
-        ),
-    ],
-    ids=["metadata", "page", "name", "sources"],
-)
-def test_parts_of_an_archive_that_are_too_large_are_refused_before_they_are_in_memory(tmp_path, members, named):
-    archive = archive_with(tmp_path / "bomb.tar.gz", members)
+MANY = {f"data/p00000/Python/s{n:09}.py": codenet_files.LARGEST_SOURCE for n in range(257)}
+TOO_LARGE = {
+    "metadata/p00000.csv": {"metadata/p00000.csv": codenet_files.LARGEST_PART + 1, **SOURCE},
+    "p00000.html": {**METADATA, PAGE: codenet_files.LARGEST_PART + 1},
+    "header": {**METADATA, "data/p00000/Python/" + "s" * (64 << 20): b""},
+    "sources of p00000": {**METADATA, PAGE: page(0).encode(), **MANY},
+}
+
+
+@pytest.mark.parametrize("named", TOO_LARGE)
+def test_parts_of_an_archive_that_are_too_large_are_refused_before_they_are_in_memory(tmp_path, named):
+    archive = archive_with(tmp_path / "bomb.tar.gz", TOO_LARGE[named])
     tracemalloc.start()
     with pytest.raises(UserError, match=rf"bomb\.tar\.gz.*{named}") as refused:
         run(archive, tmp_path)
@@ -275,23 +264,22 @@ def test_a_damaged_or_hostile_archive_is_a_mistake_of_the_user_and_leaves_no_res
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path, target: path.symlink_to(target),
-        lambda path, target: path.symlink_to(target.with_name("none")),
-        lambda path, _: path.symlink_to("/dev/zero"),
-        lambda path, _: os.mkfifo(path),
-        lambda path, _: path.mkdir(),
-    ],
-    ids=["a link", "a link to nothing", "a link to a device", "a pipe", "a folder"],
-)
-def test_sources_that_are_not_regular_files_are_not_read_and_other_files_passed_over(data, tmp_path, make):
+SPECIAL = {
+    **{f"a link to {target}": lambda path, target=target: path.symlink_to(target) for target in ("/dev/zero", "none")},
+    "a link": lambda path: path.symlink_to(path.parents[4] / "secret.py"),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_sources_that_are_not_regular_files_are_not_read_and_other_files_passed_over(data, tmp_path, kind):
     folder, secret = fill(data, 2) / "data" / "p00000" / "Python", tmp_path / "secret.py"
     secret.write_text("print('secret')\n")
     source = folder / "s000000000.py"
     source.unlink()
-    make(source, secret)
+    SPECIAL[kind](source)
+    assert kind != "a link" or source.read_text() == secret.read_text()
     for name in ("s000000000.py.bak", "._s000000000.py", "notes"):
         (folder / name).write_text("print('secret')\n")
     (folder / "cache").mkdir()
@@ -374,10 +362,9 @@ def test_similar_problems_are_in_one_split_and_those_of_an_evaluation_are_left_o
     problems = {problem.id: problem for problem in load_problems(folder / "problems.jsonl")}
     assert len(problems) == 26
     assert problems["p00003"].tests.to_record() == {"inputs": ["1 2\n"], "outputs": ["3\n"]}
-    for name, rows in (("bad.jsonl, line 1", [{"id": 1}]), ("empty.jsonl", [])):
-        other = write_lines(tmp_path / name.partition(",")[0], rows)
-        with pytest.raises(UserError, match=name):
-            run(data, tmp_path, "refused", evaluation_files=(*files, other))
+    for named, rows in (("bad.jsonl, line 1", [{"id": 1}]), ("bad.jsonl", [])):
+        with pytest.raises(UserError, match=named):
+            run(data, tmp_path, "refused", evaluation_files=(*files, write_lines(tmp_path / "bad.jsonl", rows)))
 
 
 @pytest.mark.parametrize("statement", ["Print one.", STORY.format("two")])

@@ -4,48 +4,20 @@ import re
 import tarfile
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
 
-from cobalt.datasets.codenet_html import FIGURE, read_statement
+from cobalt.datasets.codenet_html import read_statement
 
 PAGES = ROOT.parent / "shared" / "data" / "codenet_problem_descriptions.tar.gz"
+CASES = yaml.safe_load((ROOT / "tests" / "data" / "pages.yaml").read_text("utf-8"))
 
 
-def text(page):
-    return read_statement(page).text
-
-
-@pytest.mark.parametrize(
-    ("page", "expected"),
-    [
-        (r"<p>Let <var>1 \leq N \leq 10^5</var>.</p>", r"Let $1 \leq N \leq 10^5$."),
-        ("<p><var> a<sub>i</sub> </var>(1 &le; i)</p>", "$a_i$ (1 ≤ i)"),
-        ("<p><i>x<sub>i+1</sub></i>, 10<sup>18</sup>, 2<sup>n</sup></p>", "x_{i+1}, 10^18, 2^n"),
-        ("<p><var>h</var><sub>1</sub> and <var>h</var><sub><var>m</var></sub></p>", "$h_1$ and $h_m$"),
-        ("<p>the 1<sup>st</sup> of <code>a b</code></p>", "the 1st of `a b`"),
-        (r"<p>\(x\) and $z$</p>", r"\(x\) and $z$"),
-        ("<p>one<br>two</br>three</p>", "one\ntwo\nthree"),
-        ("<pre>\n<var>N</var> <var>a<sub>1</sub></var>\n  x &lt; 3\n</pre>", "```\nN a_1\n  x < 3\n```"),
-        ("<pre>a\n```\nb</pre>", "````\na\n```\nb\n````"),
-        ("<h2>Input</h2><p>One\n  line.</p>", "## Input\n\nOne line."),
-        ("<ul><li>a<ul><li>b</li></ul></li><li>c<p>d</p></ul>", "- a\n  - b\n- c\n  d"),
-        ("<ol><li>a</li><li>b</li></ol>", "1. a\n2. b"),
-        ("<table><tr><th>x<br>z<th>y<tr><td>1<td></table>", "| x<br>z | y |\n| 1 |  |"),
-        ("<table><tr><td><pre>1\n2</pre></td></tr></table>after", "```\n1\n2\n```\n\nafter"),
-        ("<blockquote><i>N</i>\nx y\n</blockquote><p>a\nb</p>", "N\nx y\n\na b"),
-        ("a<script>b</script>c<style>d</style>e<!-- f -->", "ace"),
-        ("<script src=x></script\n\n<!-- \n--><p>kept</p>", "kept"),
-        ("<p>see <img src=x.png> here</p>", f"see {FIGURE} here"),
-        ("<span class=lang-en><p>one</p></span><span class=lang-ja><p>ni</p></span>end", "one\n\nend"),
-        ("<span class=lang-ja><p>kept</p></span>", "kept"),
-        ("<p>a</div></span><p>b<h2>c<p>d", "a\n\nb\n\n## c\n\nd"),
-        ("", ""),
-    ],
-)
-def test_mark_up_becomes_text(page, expected):
-    assert text(page) == expected
+@pytest.mark.parametrize("case", CASES["texts"], ids=lambda case: case["page"])
+def test_mark_up_becomes_text(case):
+    assert read_statement(case["page"]).text == case["text"]
 
 
 WORDS = st.text("abcdefgh", min_size=1, max_size=4)
@@ -58,7 +30,7 @@ PIECES = st.one_of(WORDS, TAGS.map("<{}>".format), TAGS.map("</{}>".format))
 @given(st.lists(PIECES, max_size=30))
 def test_no_text_is_lost_by_tags_that_are_nested_wrongly_or_never_closed(pieces):
     written = "".join(piece for piece in pieces if not piece.startswith("<"))
-    found = re.sub(r"<br>", "", text("".join(pieces)))
+    found = re.sub(r"<br>", "", read_statement("".join(pieces)).text)
     assert sorted(re.findall("[a-h]", found)) == sorted(written)
 
 
@@ -71,24 +43,9 @@ def test_no_page_is_too_broken_to_read(pieces):
     read_statement("".join(pieces))
 
 
-@pytest.mark.parametrize(
-    ("page", "expected"),
-    [
-        ("<h3>Sample Input 1</h3><pre>1 2\n</pre><h3>Sample Output 1</h3><pre>3\n</pre>", [("1 2\n", "3\n")]),
-        ("<h2>Sample Input</h2><pre>1</pre><h2>Output for the Sample Input</h2><pre>2</pre>", [("1\n", "2\n")]),
-        ("<h2>入出力例</h2><h3>入力例 1</h3><pre>1</pre><h3>出力例 1</h3><pre>2</pre>", [("1\n", "2\n")]),
-        ("<h2>入出力例</h2><p>入力例１:</p><pre>1</pre><p>入力例1に対する出力例:</p><pre>2</pre>", [("1\n", "2\n")]),
-        ("<h3>Examples</h3><table><tr><td><pre>1</pre><td><pre>2</pre><tr><td><pre>3</pre><td><pre>4</pre></table>",
-         [("1\n", "2\n"), ("3\n", "4\n")]),
-        ("<h2>Input</h2><pre>N</pre><h2>Output</h2><pre>M</pre>", []),
-        ("<h2>Sample Input</h2><pre>1</pre><h2>Sample Output</h2><pre>2</pre><p>So</p><pre>3</pre>", [("1\n", "2\n")]),
-        ("<p>For example, if</p><pre>1</pre><p>then for example</p><pre>2</pre>", []),
-        ("<h2>Sample Output</h2><pre>1</pre>", []),
-        ("<p>An interactive one.</p><h2>Sample Input</h2><pre>1</pre><h2>Sample Output</h2><pre>2</pre>", []),
-    ],
-)  # fmt: skip
-def test_samples_are_the_texts_under_headings_that_name_them(page, expected):
-    assert list(read_statement(page).samples) == expected
+@pytest.mark.parametrize("case", CASES["samples"], ids=lambda case: case["page"])
+def test_samples_are_the_texts_under_headings_that_name_them(case):
+    assert [list(sample) for sample in read_statement(case["page"]).samples] == case["samples"]
 
 
 @pytest.mark.parametrize("heading", ["Constraints", "Constraint", "制約", "制限"])

@@ -16,10 +16,11 @@ import test_taco
 from hypothesis import given
 from hypothesis import strategies as st
 from support import FakeJudge, write_lines
-from test_asserting import VALUES
+from test_calling import VALUES
 from test_livecodebench import FUNCTIONAL, cases, function_row, packed, stdin_row
 
 from cobalt.datasets.apps import AppsSettings, apps
+from cobalt.datasets.assertions import assertion_suite, defined_names, imports_for
 from cobalt.datasets.humaneval import REFUSED, HumanEvalSettings, humaneval, read_tasks
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.mbpp import SPLITS, MbppSettings, mbpp, split_of
@@ -137,57 +138,29 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "tests", "public", "hidden", "question"),
-    [
-        ("apps", apps_row(), SQUARES, [], [0, 1], r"Print a square \(0\)\."),
-        ("apps", apps_row(tests=LINES, solutions=""), TestSuite(("2\n5 6",), ("11",)), [], [0], ""),
-        (
-            "apps",
-            apps_row(tests=CALL, starter_code="def square(x):"),
-            TestSuite(("2\n", "3\n"), ("4", "9"), "square"),
-            [],
-            [0, 1],
-            r".*def square\(x\):.*",
-        ),
-        (
-            "apps",
-            apps_row(input_output=f'{{"fn_name": "f", "inputs": [[{{"1": {LONG}}}]], "outputs": [1]}}', solutions=""),
-            TestSuite((OF_KEYS,), (f"assert {OF_KEYS} == 1",), "f", True),
-            [],
-            [0],
-            "",
-        ),
-        ("apps_plus", plus_row(), SQUARES.select([0]), [], [0], r"Print a square\."),
-        (
-            "apps_plus",
-            plus_row(starter_code="def square(x):", inputs=[[2]], outputs=[4]),
-            TestSuite(("2\n",), ("4",), "square"),
-            [],
-            [0],
-            r".*def square\(x\):.*",
-        ),
-        (
-            "livecodebench",
-            stdin_row(),
-            replace(READ, **GRADER, top_level_return=True),
-            [0],
-            [1, 2],
-            ".*Sample Input 1.*",
-        ),
-        ("livecodebench", LONGEST, replace(CALLED, **GRADER), [0], [1, 2], r".*def longest\(self.*"),
-        ("paper", stdin_row(), READ, [0], [1, 2], "Print the square."),
-        *(("paper", LONGEST | {"question_content": text}, AS_TEXT, [0], [1, 2], cut) for text, cut in CUTS.items()),
-        (
-            "mbpp",
-            mbpp_row(),
-            ASSERTED,
-            [0, 1, 2],
-            [0, 1, 2],
-            "".join(f".*{re.escape(t)}" for t in ASSERTED.outputs) + ".*",
-        ),
-    ],
-)
+CALLED_SQUARE = TestSuite(("2\n", "3\n"), ("4", "9"), "square")
+NUMBERS = apps_row(input_output=f'{{"fn_name": "f", "inputs": [[{{"1": {LONG}}}]], "outputs": [1]}}', solutions="")
+PLUS_CALL = plus_row(starter_code="def square(x):", inputs=[[2]], outputs=[4])
+# A data set's name, its row, all tests, which of them are public and hidden, and what the statement is.
+BECOMES = [
+    ("apps", apps_row(), SQUARES, [], [0, 1], r"Print a square \(0\)\."),
+    ("apps", apps_row(tests=LINES, solutions=""), TestSuite(("2\n5 6",), ("11",)), [], [0], ""),
+    ("apps", apps_row(tests=CALL, starter_code="def square(x):"), CALLED_SQUARE, [], [0, 1], r".*def square\(x\):.*"),
+    ("apps", NUMBERS, TestSuite((OF_KEYS,), (f"assert {OF_KEYS} == 1",), "f", True), [], [0], ""),
+    ("apps_plus", plus_row(), SQUARES.select([0]), [], [0], r"Print a square\."),
+    ("apps_plus", PLUS_CALL, CALLED_SQUARE.select([0]), [], [0], r".*def square\(x\):.*"),
+    ("livecodebench", stdin_row(), replace(READ, **GRADER, top_level_return=True), [0], [1, 2], ".*Sample Input 1.*"),
+    ("livecodebench", LONGEST, replace(CALLED, **GRADER), [0], [1, 2], r".*def longest\(self.*"),
+    ("paper", stdin_row(), READ, [0], [1, 2], "Print the square."),
+    *(("paper", LONGEST | {"question_content": text}, AS_TEXT, [0], [1, 2], cut) for text, cut in CUTS.items()),
+    ("mbpp", mbpp_row(), ASSERTED, [0, 1, 2], [0, 1, 2], ".*".join(["", *map(re.escape, ASSERTED.outputs), ""])),
+]
+
+
+IDS = {"apps": "APPS/0", "apps_plus": "APPS+/0", "mbpp": "MBPP/11"}
+
+
+@pytest.mark.parametrize(("name", "row", "tests", "public", "hidden", "question"), BECOMES)
 async def test_a_row_becomes_a_problem(tmp_path, name, row, tests, public, hidden, question):
     settings, name = ({"paper_mode": True}, "livecodebench") if name == "paper" else ({}, name)
     [problem], _ = await converted(tmp_path, name, [row], **settings)
@@ -198,22 +171,16 @@ async def test_a_row_becomes_a_problem(tmp_path, name, row, tests, public, hidde
     assert problem.question in problem.instruction
     assert ("reads from standard input" in problem.instruction) == (tests.fn_name is None)
     assert (f"`{tests.fn_name}`" in problem.instruction) == (tests.fn_name is not None)
-    assert problem.record.get("difficulty") == row.get("difficulty")
+    for field in ("difficulty", "platform", "contest_date", "question_id"):
+        assert problem.record.get(field) == row.get(field)
+    assert problem.id == IDS.get(name, row.get("question_id"))
     assert "\r" not in json.dumps(problem.record)
 
 
-async def test_ids_and_what_else_a_record_has(tmp_path):
-    row = stdin_row()
-    [problem], _ = await converted(tmp_path / "l", "livecodebench", [row])
-    assert problem.id == row["question_id"]
-    assert all(problem.record[name] == row[name] for name in ("platform", "contest_date", "question_id"))
-    for solutions in (True, False):
-        [problem], _ = await converted(tmp_path / f"{solutions}", "mbpp", [mbpp_row()], solutions=solutions)
-        assert (problem.id, problem.record["split"]) == ("MBPP/11", "test")
-        assert problem.record.get("human_solutions") == (["def plus_11(x):\n  return x + 11"] if solutions else None)
-    for name, make, prefix in (("apps", apps_row, "APPS"), ("apps_plus", lambda _: plus_row(), "APPS+")):
-        problems, _ = await converted(tmp_path / name, name, [make(0), make(1)])
-        assert [problem.id for problem in problems] == [f"{prefix}/0", f"{prefix}/1"]
+@pytest.mark.parametrize(("solutions", "recorded"), [(True, ["def plus_11(x):\n  return x + 11"]), (False, None)])
+async def test_reference_programs_of_mbpp_are_kept_if_asked(tmp_path, solutions, recorded):
+    [problem], _ = await converted(tmp_path, "mbpp", [mbpp_row()], solutions=solutions)
+    assert problem.record.get("human_solutions") == recorded
 
 
 # What its tests accept
@@ -233,39 +200,26 @@ NUMBERED, NESTED, DEEP = [{"1": 10, "2": 20}], [[{"1": 10}, {"-2": 20}]], [{"1":
 DICTIONARIES = {"fn_name": "f", "inputs": [[{"3": 4}]], "outputs": [{"1": [2, {"5": 6.0}]}]}
 
 
-def answers(value):
-    return f"def f(x):\n    return {value} if x == {{3: 4}} else None"
+USES_PROMPT = "def decode(word):\n    return next(w for w in (word[-1] + word[:-1],) if encode(w) == word)"
+TYPED = humaneval_row(prompt="from typing import List\n" + PROMPT)
+JUDGED = [
+    *(("livecodebench", stdin_row(), program, True) for program in (PRELUDE, RETURN, FUTURE)),
+    ("livecodebench", function_row(), SHORT, True),
+    *(("paper", stdin_row(), program, False) for program in (PRELUDE, RETURN)),
+    ("paper", stdin_row(), "print(int(input()) ** 2)", True),
+    *(("mbpp", SANITIZED, f"def plus_11(x):\n    return x + {n}", passes) for n, passes in ((11.5, True), (12, False))),
+    ("humaneval", humaneval_row(), "def decode(word):\n    return word[::-1]", False),
+    ("humaneval", humaneval_row(), USES_PROMPT, True),
+    ("humaneval", TYPED, "def decode(w: List) -> str:\n    return w[-1] + w[:-1]", True),
+    *(
+        ("apps", apps_row(tests=DICTIONARIES, solutions=""), f"def f(x): return x == {{3: 4}} and {value}", passes)
+        for value, passes in (("{1: (2, {5: 6})}", True), ("{'1': [2, {'5': 6}]}", True), ("{1: [2]}", False))
+    ),
+]
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize(
-    ("name", "row", "program", "passes"),
-    [
-        *(("livecodebench", stdin_row(), program, True) for program in (PRELUDE, RETURN, FUTURE)),
-        ("livecodebench", function_row(), SHORT, True),
-        *(("paper", stdin_row(), program, False) for program in (PRELUDE, RETURN)),
-        ("paper", stdin_row(), "print(int(input()) ** 2)", True),
-        ("mbpp", SANITIZED, "def plus_11(x):\n    return x + 11.5", True),
-        ("mbpp", SANITIZED, "def plus_11(x):\n    return x + 12", False),
-        ("humaneval", humaneval_row(), "def decode(word):\n    return word[::-1]", False),
-        (
-            "humaneval",
-            humaneval_row(),
-            "def decode(word):\n    return next(w for w in (word[-1] + word[:-1],) if encode(w) == word)",
-            True,
-        ),
-        (
-            "humaneval",
-            humaneval_row(prompt="from typing import List\n" + PROMPT),
-            "def decode(w: List) -> str:\n    return w[-1] + w[:-1]",
-            True,
-        ),
-        *(
-            ("apps", apps_row(tests=DICTIONARIES, solutions=""), answers(value), passes)
-            for value, passes in (("{1: (2, {5: 6})}", True), ("{'1': [2, {'5': 6}]}", True), ("{1: [2]}", False))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "row", "program", "passes"), JUDGED)
 async def test_programs_are_judged_as_the_data_sets_own_graders_do(tmp_path, name, row, program, passes):
     settings, name = ({"paper_mode": True}, "livecodebench") if name == "paper" else ({}, name)
     async with LocalJudge(JudgeSettings(concurrency=1, paper=bool(settings), paper_guard=False)) as judge:
@@ -300,6 +254,7 @@ async def test_solutions_decide_whether_keys_are_whole_numbers_and_the_grader_wi
         [decided, assumed], _ = await converted(tmp_path, name, rows, judge)
         assert (await judge.judge(program, decided.tests)).all_passed
     assert assumed.tests.inputs == (alone,)
+    assert [decided.id[-2:], assumed.id[-2:]] == ["/0", "/1"]
 
 
 async def test_recorded_solutions_decide_what_tests_mean_and_the_likelier_reading_holds_without_them(tmp_path):
@@ -467,62 +422,58 @@ GOOD = {
 }
 
 
-def bad(name, row, says=None, **fields):
-    return pytest.param(name, row | fields, says or next(iter(fields)), id=f"{name}-{fields}"[:60])
-
-
-CALLS = partial(bad, "livecodebench", function_row())
-BAD = [
-    *(
-        bad("livecodebench", stdin_row(), **fields)
-        for fields in (
-            {"question_id": 3},
-            {"contest_date": "soon"},
-            {"public_test_cases": "["},
-            {"says": "public_test_cases.*'testtype'", "public_test_cases": '[{"input": "1"}]'},
-            {"says": "public_test_cases.*'testtype'", "public_test_cases": "{}"},
-            {"private_test_cases": "!"},
-            {"private_test_cases": "[]"},
-            {"says": "'functional'", "private_test_cases": packed(cases(FUNCTIONAL, ("1", "1")))},
-        )
-    ),
-    CALLS("'func_name'", metadata="{}"),
-    CALLS(metadata="["),
-    CALLS("'func_name'", metadata='{"func_name": "a b"}'),
-    *(
-        CALLS(says, private_test_cases=packed(cases(FUNCTIONAL, test)))
-        for says, test in (
-            ("input of", ("x", "1")),
-            ("output of", ("1", "x")),
-            *(("surrogate", test) for test in (('["\\ud800"]\n2', '"a"'), ("[]\n2", '"\\ud800"'), ("\udfff", "1"))),
-        )
-    ),
-    *(
-        bad("mbpp", mbpp_row(12), **fields)
-        for fields in (
-            {"task_id": "12"},
-            {"text": None},
-            {"says": "0 functions", "test_list": []},
-            {"says": "assert other", "test_list": ["assert other(1) == 2"]},
-            {"test_list": "assert plus_12(1) == 13"},
-            {"says": "reference", "code": "def plus_12(x:"},
-            {"says": "setup", "test_setup_code": "import random\nrandom.seed(0)"},
-        )
-    ),
-    *(bad("apps", apps_row(2), **{name: value}) for name, value in (("question", None), ("difficulty", 3))),
-    bad("apps", apps_row(2), problem_id=None),
-    *(bad("taco", test_taco.row(2), id=value) for value in (None, 2.5)),
-    bad("taco", test_taco.row(2), question=3),
-    *(bad("taco", test_taco.row(2), solutions=value) for value in ("[", [1])),
-]
+BASES = {
+    "a program of livecodebench": stdin_row(),
+    "a function of livecodebench": function_row(),
+    "a task of mbpp": mbpp_row(12),
+    "a problem of apps": apps_row(2),
+    "a row of taco": test_taco.row(2),
+}
+UNPAIRED = [('["\\ud800"]\n2', '"a"'), ("[]\n2", '"\\ud800"'), ("\udfff", "1")]
+# What is wrong with a row, by the fields that replace its own; "": the message names the field.
+BAD = {
+    "a program of livecodebench": [
+        ("", {"question_id": 3}),
+        ("", {"contest_date": "soon"}),
+        ("", {"public_test_cases": "["}),
+        *(("public_test_cases.*'testtype'", {"public_test_cases": text}) for text in ('[{"input": "1"}]', "{}")),
+        *(("", {"private_test_cases": text}) for text in ("!", "[]")),
+        ("'functional'", {"private_test_cases": packed(cases(FUNCTIONAL, ("1", "1")))}),
+    ],
+    "a function of livecodebench": [
+        ("", {"metadata": "["}),
+        *(("'func_name'", {"metadata": text}) for text in ("{}", '{"func_name": "a b"}')),
+        *(
+            (says, {"private_test_cases": packed(cases(FUNCTIONAL, test))})
+            for says, *tests in (("input of", ("x", "1")), ("output of", ("1", "x")), ("surrogate", *UNPAIRED))
+            for test in tests
+        ),
+    ],
+    "a task of mbpp": [
+        ("", {"task_id": "12"}),
+        ("", {"text": None}),
+        ("", {"test_list": "assert plus_12(1) == 13"}),
+        ("0 functions", {"test_list": []}),
+        ("assert other", {"test_list": ["assert other(1) == 2"]}),
+        ("reference", {"code": "def plus_12(x:"}),
+        ("setup", {"test_setup_code": "import random\nrandom.seed(0)"}),
+    ],
+    "a problem of apps": [("", {"question": None}), ("", {"difficulty": 3}), ("", {"problem_id": None})],
+    "a row of taco": [
+        *(("", {"id": value}) for value in (None, 2.5)),
+        ("", {"question": 3}),
+        *(("", {"solutions": value}) for value in ("[", [1])),
+    ],
+}
 
 
 def counts_of(summary, reason):
     return [counts[name] for counts in summary.values() for name in counts if name.endswith(reason) and counts[name]]
 
 
-@pytest.mark.parametrize(("name", "row", "says"), BAD)
-async def test_a_row_that_cannot_be_read_is_left_out_counted_and_named_by_place_and_field(tmp_path, name, row, says):
+@pytest.mark.parametrize(("what", "says", "fields"), [(what, *one) for what, rows in BAD.items() for one in rows])
+async def test_a_row_that_cannot_be_read_is_left_out_counted_and_named_by_place_and_field(tmp_path, what, says, fields):
+    name, row, says = what.split()[-1], BASES[what] | fields, says or next(iter(fields))
     first, second = GOOD[name].values()
     problems, summary = await converted(tmp_path, name, [first, row, first, second])
     assert [problem.id for problem in problems] == [*GOOD[name]]
@@ -535,17 +486,70 @@ async def test_a_row_that_cannot_be_read_is_left_out_counted_and_named_by_place_
     assert not (tmp_path / "none" / "train.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        humaneval_row(check=None),
-        humaneval_row(prompt="def decode(:"),
-        humaneval_row(check="def check("),
-        humaneval_row(1),
-    ],
-)
-def test_a_task_of_humaneval_that_cannot_be_read_is_left_out_and_counted(tmp_path, row):
-    tally, source = Tally(), write_lines(tmp_path / "rows.jsonl", [row, humaneval_row()])
+@pytest.mark.parametrize("fields", [{"check": None}, {"prompt": "def decode(:"}, {"check": "def check("}, {"name": 1}])
+def test_a_task_of_humaneval_that_cannot_be_read_is_left_out_and_counted(tmp_path, fields):
+    tally, source = Tally(), write_lines(tmp_path / "rows.jsonl", [humaneval_row(**fields), humaneval_row()])
     assert len(list(read_tasks(HumanEvalSettings(tmp_path / "o.jsonl", source), tally))) == 1
     assert (tally["read"], tally["malformed"]) == (2, 1)
     assert "line 1: " in tally.first["malformed"][0]
+
+
+# Assertions: the calls in the script, everything else in the check
+
+
+REFERENCE = "def add(a, b):\n    return a + b\nclass Node:\n    pass\ndef depth(node):\n    return 1"
+# An assertion, its script, and its check where this is not the assertion as it is.
+SPLIT = [
+    ("assert add(1, 2) == 3", "add(1, 2)", ""),
+    (" assert  add( [1],[2] )==[1, 2]  ", "add( [1],[2] )", "assert  add( [1],[2] )==[1, 2]"),
+    ("assert set(add([1], [2])) == {1, 2}", "add([1], [2])", ""),
+    ("assert not add(0, 0)", "add(0, 0)", ""),
+    ("assert add(1, 2) == add(2, 1)", "add(1, 2)\nadd(2, 1)", ""),
+    ("assert add(add(1, 2), 3) == 6, 'no'", "add(add(1, 2), 3)", "assert add(...) == 6, 'no'"),
+    ("assert add('é', 'b') == 'éb'", "add('é', 'b')", ""),
+    ("assert add(1, 2) == (3 if len({1: int(2)}) else 4)", "add(1, 2)", ""),
+    ("assert add(int, 2) == 1", "add(int, 2)", ""),
+    # A check needs the modules that it names, and not the objects of the program.
+    ("assert math.isclose(add(1, 2), 3.0)", "add(1, 2)", "import math\nassert math.isclose(add(1, 2), 3.0)"),
+    ("assert (depth(root)) == 1", "depth(root)", "assert depth(...) == 1"),
+    ("assert depth(key=root) == depth(1)", "depth(key=root)\ndepth(1)", "assert depth(...) == depth(1)"),
+]
+
+
+@pytest.mark.parametrize(("setup", "before"), [("", ""), ("root = Node()\r\n", "root = Node()\n")])
+def test_outermost_calls_are_the_script_and_an_assertion_without_the_program_is_the_check(setup, before):
+    for assertion, script, check in SPLIT:
+        name = script.partition("(")[0]
+        suite = assertion_suite([assertion], REFERENCE, setup)
+        assert suite == TestSuite((before + script,), (check or assertion,), name, True)
+    assert len(assertion_suite([one for one, *_ in SPLIT[:9]], REFERENCE)) == 9
+    checked = "import math\nx = sys.maxsize + math.pi\nfor string in f(): print(string)"
+    assert imports_for(checked, {"f"}) == "import sys\n"
+
+
+@pytest.mark.parametrize(
+    "assertions",
+    [
+        ["assert other(1) == 1"],
+        ["assert 1 == 1"],
+        ["print(add(1, 2))"],
+        ["assert add(1, 2) == 3; assert add(1, 2) == 3"],
+        ["assert add(1, 2) == "],
+        ["assert all(add(n, 1) > n for n in range(3))"],
+        ["assert {add(1, 2): add(3, 4), add(5, 6): add(7, 8)} == {3: 7, 11: 15}"],
+        ["assert (add(1, 2) if flag else add(3, 4)) == 3"],
+        ["assert add(1, 2) == 3", "assert sub(1, 2) == 3"],
+        [],
+    ],
+)
+def test_assertions_that_cannot_be_split_are_refused(assertions):
+    with pytest.raises(UserError):
+        assertion_suite(assertions, REFERENCE + "\nsub = add")
+
+
+@pytest.mark.parametrize("setup", ["import random\nrandom.seed(0)", "'text'", "add(1, 2)", "x = ("])
+def test_a_setup_whose_values_would_be_taken_for_those_of_calls_or_that_is_not_python_is_refused(setup):
+    with pytest.raises(UserError, match="setup"):
+        assertion_suite(["assert add(1, 2) == 3"], REFERENCE, setup)
+    with pytest.raises(UserError):
+        defined_names("def add(a, b:")

@@ -80,10 +80,16 @@ def script(tmp_path):
     return file
 
 
-def test_a_fork_is_the_process_that_its_client_would_have_been_with_random_numbers_of_its_own(folder, script, tmp_path):
+def test_a_fork_is_the_process_that_its_client_would_have_been_and_no_request_ends_the_server(folder, script, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise ValueError('of the fork')", encoding="utf-8")
     with serving(folder) as server:
         said, errors = ask(folder, script, "a b", "", cwd=tmp_path, GIVEN="é\n")
-        other, _ = ask(folder, script, cwd=tmp_path)
+        assert "ValueError: of the fork" in ask(folder, broken, cwd=tmp_path)[1]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(folder / SOCKET))
+            client.sendall(b'{"argum')  # and no more
+        other, _ = ask(folder, script, cwd=tmp_path)  # with random numbers of its own
     assert said["imported"] and len({said["pid"], other["pid"], server.pid}) == 3
     assert not set(said["draws"]) & set(other["draws"])
     assert said["group"] == said["pid"], "Ray ends the group of a worker that has ended"
@@ -113,30 +119,15 @@ def test_no_two_forks_draw_the_same_id_from_ray(folder, tmp_path):
     assert ids[0] != ids[1]
 
 
-def test_a_fork_that_fails_shows_its_traceback_and_no_request_ends_the_server(folder, script, tmp_path):
-    broken = tmp_path / "broken.py"
-    broken.write_text("raise ValueError('of the fork')", encoding="utf-8")
-    with serving(folder):
-        assert "ValueError: of the fork" in ask(folder, broken, cwd=tmp_path)[1]
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(folder / SOCKET))
-            client.sendall(b'{"argum')  # and no more
-        assert ask(folder, script, cwd=tmp_path)[0]["imported"]
-
-
 def test_the_server_ends_with_the_process_that_started_it_and_removes_its_folder(folder):
     starter = (
         "import os, subprocess, sys; command = [sys.executable, '-c', sys.argv[2], sys.argv[1], str(os.getpid())];"
         " print(subprocess.Popen(command, stdout=subprocess.DEVNULL).pid)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", starter, str(folder), SERVER], capture_output=True, text=True, timeout=60, check=True
-    )
-    try:
-        descriptor = os.pidfd_open(int(done.stdout))
-    except ProcessLookupError:
-        pass
-    else:
+    command = [sys.executable, "-c", starter, str(folder), SERVER]
+    server = int(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(server)
         assert select.select([descriptor], [], [], 30)[0]
         os.close(descriptor)
     assert not folder.exists()

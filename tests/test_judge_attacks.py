@@ -4,6 +4,7 @@ The programs are in `data/attacks`. Where the tests run as root, each is tried a
 of a user without privileges.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -30,28 +31,23 @@ accountings = pytest.mark.parametrize("accounting", ACCOUNTINGS, ids=lambda one:
 
 @pytest.fixture(scope="module", params=USERS)
 def lab(request):
-    with Lab(request.param) as made:
-        yield made
+    with contextlib.ExitStack() as opened:
+        yield Lab(request.param, opened)
 
 
-def check(lab: Lab, attack: attacks.Attack, settings: dict[str, object] = SETTINGS) -> None:
-    """Judge an attack; check that its verdict is an expected one and that the sandbox outlives it unchanged."""
+ATTACKS = [(attacks.HELD, SETTINGS), (attacks.ENDS, SETTINGS | {"cpu_seconds": 0.5, "wall_seconds": 1.0})]
+ATTACKS += [(attacks.MEMORY, MEMORY_SETTINGS | accounting) for accounting in ACCOUNTINGS]
+ATTACKS = [pytest.param(one, limits, id=name) for group, limits in ATTACKS for name, one in group.items()]
+
+
+@pytest.mark.parametrize(("attack", "settings"), ATTACKS)
+def test_isolation_holds_and_the_verdict_is_right_for_a_program_that(lab, attack, settings):
     outcome = lab.run(attack.code, settings=settings)
     cost = lab.restarts
-    after = lab.run(PROBE, ("dleh",), settings=settings)
+    after = lab.run(PROBE, ("dleh",), settings=settings)  # the sandbox outlives it unchanged
     assert kinds(outcome) in [(kind,) for kind in attack.expected], outcome.feedback
     assert kinds(after) == (PASSED,), after.feedback
     assert cost + lab.restarts == 0
-
-
-@pytest.mark.parametrize("name", attacks.HELD)
-def test_isolation_holds_against_a_program_that(lab, name):
-    check(lab, attacks.HELD[name])
-
-
-@pytest.mark.parametrize("name", attacks.ENDS)
-def test_verdict_is_right_for_a_program_that(lab, name):
-    check(lab, attacks.ENDS[name], SETTINGS | {"cpu_seconds": 0.5, "wall_seconds": 1.0})
 
 
 @pytest.mark.parametrize("name", attacks.ASSERTED)
@@ -63,12 +59,6 @@ def test_assertion_is_not_fooled_by_a_function_that(lab, name):
     assert kinds(outcome) and set(kinds(outcome)) <= set(attacks.ASSERTED[name].expected), outcome.feedback
     assert kinds(after) == (WRONG,) * 2, after.feedback
     assert cost + lab.restarts == 0
-
-
-@accountings
-@pytest.mark.parametrize("name", attacks.MEMORY)
-def test_memory_limit_holds_against_a_program_that(lab, name, accounting):
-    check(lab, attacks.MEMORY[name], MEMORY_SETTINGS | accounting)
 
 
 @pytest.mark.parametrize("name", attacks.HONEST)
@@ -83,9 +73,8 @@ def test_program_that_is_expensive_to_measure_ends_in_time(lab, accounting):
     outcome = lab.run(attacks.SINGLE["expensive to measure"].code, settings=settings)
     # Where the kernel keeps no account, so many mappings are more than any memory.
     assert kinds(outcome) == ((WAITING,) if "cgroup" in accounting.values() else (FAT,)), outcome.feedback
-    assert (
-        outcome.verdicts[0].wall_seconds < 6 * settings["wall_seconds"]
-    )  # a busy machine takes nothing from a program
+    # A busy machine takes nothing from a program.
+    assert outcome.verdicts[0].wall_seconds < 6 * settings["wall_seconds"]
 
 
 @accountings

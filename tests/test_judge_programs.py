@@ -1,27 +1,28 @@
 """The judge on honest programs: verdicts, semantics of a script, suites, its own failures, real data."""
 
-# Whole programs stand on one line each.
-# ruff: noqa: E501
-
 import asyncio
 import contextlib
 import ctypes
 import itertools
 import os
+import re
 import shutil
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import yaml
 from attacks_lab import copied_python
 from support import descendants, write_lines
 
 from cobalt.commands.judge import CheckRecorded, Doctor, recheck
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
+from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.doctor import Finding, examine, require_isolation
 from cobalt.judge.local import LARGE_OUTPUT
 from cobalt.judge.sandbox.sandbox import Sandbox
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.sandbox
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 PASSED = VerdictKind.PASSED
-MIB = 1 << 20
 PYTHON = Path(sys.executable).resolve()
 
 
@@ -66,80 +66,87 @@ def bench():
     made.close()
 
 
+def programs(file: str) -> dict[str, Any]:
+    """The programs of a file of `data/programs`, by what they do."""
+    return yaml.safe_load((Path(__file__).parent / "data" / "programs" / f"{file}.yaml").read_text("utf-8"))
+
+
+def called(arguments: list[Any], value: Any, repetitions: int = 1) -> TestSuite:
+    """Tests that call `f`."""
+    return TestSuite((call_input(arguments),) * repetitions, (canonical_json(value),) * repetitions, "f")
+
+
+PAIR, ANYTHING = ["f(3)", "assert f(3) == (3, 4)"], [1, "a", [None, 0.5]]
+SUITES = {
+    "scripts": lambda case: TestSuite((case.get("input", ""),), (case.get("output", ""),)),
+    "calls": lambda case: called(case.get("arguments", [1]), case.get("value", 1)),
+    "noisy": lambda case: called([ANYTHING], ANYTHING, 5),
+    "assertions": lambda case: TestSuite(*zip(*case.get("tests", [PAIR]), strict=True), "f", True),
+}
+CASES = [(file, name, case) for file in SUITES for name, case in programs(file).items()]
+CASES += [("scripts", f"is {size} characters of {what!r}", {"verdict": "compile_error", "code": code} | more) for
+    size, what, code, more in (
+        (5000, "(", "x = " + "(" * 5000, {}),
+        (300000, "-", "x = " + "-" * 300000 + "1", {}),
+        (4096, "x", "#" + "x" * 4096, {"mentions": "2048", "settings": {"file_bytes": 2048, "output_bytes": 1024}}),
+    )]  # fmt: skip
+CASES += [("calls", "large integers", {"code": "def f(x): return x * 10", "arguments": [10**4000], "value": 10**4001})]
+
+
 # `test_fidelity.py` has more, with what the paper's judge says of them.
-VALID = {
-    "doubles its input": ("print(int(input()) * 2)", "21", "42"),
-    "reads standard input as a file": ("import sys\nprint(sum(map(int, sys.stdin)))", "1\n2\n", "3"),
-    "reads descriptor 0 by its size": ("import os\nprint(os.read(0, os.fstat(0).st_size).decode()[::-1])", "abc", "cba"),
-    "opens descriptor 0": ("print(open(0).read().upper())", "abc", "ABC"),
-    "calls sys.exit in a function": ("import sys\ndef f(): sys.exit()\nprint(1)\nf()", "", "1"),
-    "ends by os._exit after flushing": ("import os\nprint(1, flush=True)\nos._exit(0)", "", "1"),
-    "recurses deeply": (
-        "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(100000))", "", "100000",
-    ),
-    "recurses deeply through C": (
-        "import sys, functools\nsys.setrecursionlimit(10**6)\n@functools.lru_cache(None)\n"
-        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(20000))", "", "20000",
-    ),
-    "recurses to the default limit": ("def f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(990))", "", "990"),
-    "prints at exit": ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "", "hi\nbye"),
-    "prints from a destructor": ("class A:\n    def __del__(self): print('gone')\na = A()", "", "gone"),
-    "uses its names in a destructor": (
-        "word = 'gone'\ndef say(): print(word)\nclass A:\n    def __del__(self): say()\na = A()", "", "gone",
-    ),
-    "leaves a file with what it has to write": (
-        "import os, sys\ndef show(): os.write(1, open('a').read().encode())\nclass Last:\n    def __del__(self): show()\n"
-        "f = open('a', 'w')\nf.write('kept')\nf.flush()\nlast = Last()", "", "kept",
-    ),
-    "takes its standard output away": ("import atexit, os, sys\nprint('hi', flush=True)\natexit.register(os.write, 1, b'bye')\ndel sys.stdout", "", "hi\nbye"),
-    "has no standard error": ("import sys\nsys.stderr = None\nprint('x')", "", "x"),
-    "traces to its end": ("import sys\ndef trace(*_): raise SystemExit(3)\nprint('x')\nsys.settrace(trace)", "", "x"),
-    "ends with little depth to recurse": ("import atexit, sys\natexit.register(print, 'bye')\nsys.setrecursionlimit(20)\nprint('hi')", "", "hi\nbye"),
-    "raises SystemExit in its hook": ("import sys\ndef hook(*_): print('caught'); raise SystemExit(0)\nsys.excepthook = hook\n1/0", "", "caught"),
-    "leaves a file on descriptor 1 open": ("f = open(1, 'w', closefd=False)\nf.write('x')", "", "x"),
-    "replaces standard output": (
-        "import sys, io\nclass W(io.StringIO):\n    def flush(self): sys.__stdout__.write(self.getvalue())\nsys.stdout = W()\nprint('x')", "", "x",
-    ),
-    "pickles its own class": ("import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)", "", "A"),
-    "uses data classes and typing": (
-        "from dataclasses import dataclass\nfrom typing import List\n@dataclass\nclass P:\n    x: int\nprint(P(1))", "", "P(x=1)",
-    ),
-    "prints other scripts": ("print('\u00fc\u4e2d\U0001f600', input())", "\u00e9", "\u00fc\u4e2d\U0001f600 \u00e9"),
-    "is its own main module": ("import sys\nprint(__name__, sys.modules['__main__'].__dict__ is globals(), len(sys.argv))", "", "__main__ True 1"),
-    "imports most of the library": (
-        "import base64, bz2, ctypes, curses, decimal, hashlib, json, lzma, numbers, sqlite3, ssl, statistics, struct, uuid, zlib\nprint('x')", "", "x",
-    ),
-    "runs garbage collection": ("import gc\nprint(gc.isenabled(), gc.collect() >= 0)", "", "True True"),
-    "catches its own memory error": ("try: x = bytearray(1 << 40)\nexcept MemoryError: print('x')", "", "x"),
-    "has CRLF line ends": ("x = 1\r\nif x:\r\n    print(x)\r\n", "", "1"),
-}  # fmt: skip
+@pytest.mark.parametrize(("file", "case"), [pytest.param(f, case, id=f"{f}: {name}") for f, name, case in CASES])
+def test_a_program_gets_its_verdict_and_a_failure_its_feedback(bench, monkeypatch, file, case):
+    monkeypatch.setattr("cobalt.judge.feedback.FIELD_CHARACTERS", 1 << 20)  # the middle of a long traceback, too
+    case = {"code": "def f(x): return x, x + 1"} | (case if isinstance(case, dict) else {"code": case})
+    suite = SUITES[file](case)
+    result = bench.judge(case["code"], suite, **case.get("settings", {}))
+    kinds = [verdict.kind for verdict in result.verdicts]
+    assert kinds == case.get("verdicts", [case.get("verdict", "passed")] * len(suite)), result.feedback
+    text = result.feedback[0]
+    assert case.get("mentions", "") in text
+    assert not any(word in text for word in ("/python", "inside"))
+    if "feedback" in case:
+        below = text.removeprefix(f"Input:\n{suite.inputs[0].strip()}\n").split("\n")
+        assert "\n".join(line for line in below if line.strip(" ~^") or not line) == case["feedback"]
+    if suite.fn_name is not None:
+        assert_no_frame_of_the_driver(text.partition("\nStderr:\n")[2], case["code"])
+    if "frames" in case:
+        assert result.verdicts[0].exit_status == 1
+        assert "Program's Output:\nseen\nStderr:\n" in text
+        named = [int(number) for number in re.findall(r'File "main.py", line (\d+)', text)]
+        assert named[: len(case["frames"])] == case["frames"]
+        assert bool(named) is bool(case["frames"])
 
 
-@pytest.mark.parametrize("name", VALID)
-def test_judge_accepts_a_program_that(bench, name):
-    code, given, expected = VALID[name]
-    result = bench.judge(code, {given: expected})
-    assert result.all_passed, result.feedback
+def assert_no_frame_of_the_driver(text, code):
+    for word in ("_judge", "<module>", "<test>", "json/", "start.py", "inside/"):
+        assert word not in text
+    assert all(int(number) <= code.count("\n") + 1 for number in re.findall(r"line (\d+), in", text))
 
 
-KINDS = [
-    (VerdictKind.WRONG_ANSWER, "print(2)", {}),
-    *((VerdictKind.RUNTIME_ERROR, code, {}) for code in ("1/0", "import sys\nsys.exit('no')")),
-    *((VerdictKind.COMPILE_ERROR, code, {}) for code in ("print(", "print(1)\0", "return 1")),
-    *((VerdictKind.COMPILE_ERROR, code, {}) for code in ("x = " + "(" * 5000, "x = " + "-" * 300000 + "1")),
-    (VerdictKind.TIME_LIMIT, "while True: pass", {"cpu_seconds": 0.3}),
-    (VerdictKind.WALL_LIMIT, "import time; time.sleep(60)", {"cpu_seconds": 0.3, "wall_seconds": 0.4}),
-    (VerdictKind.MEMORY_LIMIT, "x = bytearray(1 << 40)", {}),
-    (VerdictKind.OUTPUT_LIMIT, "print('x' * 2000)", {"output_bytes": 1024}),
-    (VerdictKind.COMPILE_ERROR, "#" + "x" * 4096, {"file_bytes": 2048, "output_bytes": 1024}),
+GUARDED = [
+    pytest.param(code, kind == "refused", id=name)
+    for kind, codes in programs("guard").items()
+    for name, code in codes.items()
 ]
 
 
-@pytest.mark.parametrize(("kind", "code", "settings"), KINDS, ids=range(len(KINDS)))
-def test_each_failure_has_its_kind(bench, kind, code, settings):
-    result = bench.judge(code, {"": "1"}, **settings)
-    assert result.verdicts[0].kind is kind
-    assert "file_bytes" not in settings or "2048" in result.feedback[0]
+@pytest.mark.parametrize(("code", "refused"), GUARDED)
+def test_the_papers_guard_fails_what_it_refuses_and_nothing_else(bench, code, refused):
+    guarded, plain = (bench.judge(code + "\n", {"": "7"}, paper_guard=guard) for guard in (True, False))
+    assert plain.all_passed, plain.feedback
+    if not refused:
+        assert guarded.all_passed, guarded.feedback
+    else:
+        assert guarded.verdicts[0].kind in (VerdictKind.RUNTIME_ERROR, VerdictKind.COMPILE_ERROR)
+        text = guarded.feedback[0]
+        assert "Stderr:" in text and "inside" not in text and "paper_guard" not in text
+
+
+async def test_the_guard_is_off_by_default_decides_verdicts_and_changes_nothing_of_the_isolation():
+    guarded = JudgeSettings(paper_guard=True)
+    assert (JudgeSettings().decisive()["paper_guard"], guarded.decisive()["paper_guard"]) == (False, True)
+    assert [finding async for finding in examine(guarded) if not finding.holds] == []
 
 
 def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself_and_sleep_is_none(bench):
@@ -149,57 +156,6 @@ def test_cpu_time_beyond_the_limit_fails_even_a_program_that_ends_by_itself_and_
     result = bench.judge("import time\ntime.sleep(0.3)\nprint(1)", {"": "1"}, cpu_seconds=0.2, wall_seconds=5)
     assert result.all_passed
     assert result.verdicts[0].cpu_seconds < 0.2 < result.verdicts[0].wall_seconds
-
-
-# Programs on an empty input, with what their feedback shows below the input. Lines of carets differ between versions.
-FEEDBACK = {
-    "the program's own lines": (
-        "import heapq\n\ndef f():\n    heapq.merge.no\n\nf()\n",
-        "Program's Output:\n\nStderr:\nTraceback (most recent call last):\n"
-        '  File "main.py", line 6, in <module>\n    f()\n  File "main.py", line 4, in f\n    heapq.merge.no\n'
-        "AttributeError: 'function' object has no attribute 'no'",
-    ),
-    "a hook that fails as Python reports it": (
-        "import sys\ndef hook(*_): raise KeyError('mine')\nsys.excepthook = hook\n1/0",
-        "Program's Output:\n\nStderr:\nError in sys.excepthook:\nTraceback (most recent call last):\n"
-        "  File \"main.py\", line 2, in hook\n    def hook(*_): raise KeyError('mine')\nKeyError: 'mine'\n"
-        "\nOriginal exception was:\nTraceback (most recent call last):\n"
-        '  File "main.py", line 4, in <module>\n    1/0\nZeroDivisionError: division by zero',
-    ),
-    "bytes that are not UTF-8 as replacements": (
-        "import sys\nsys.stdout.buffer.write(b'\\xff\\xfe')",
-        "Program's Output:\n\ufffd\ufffd\nExpected Output:\n\ufffd\ufffd",  # and compares the bytes
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FEEDBACK)
-def test_feedback_shows(bench, name):
-    code, shown = FEEDBACK[name]
-    _, _, text = bench.judge(code, {"": "\ufffd\ufffd"}).feedback[0].partition("Input:\n\n")
-    assert "\n".join(line for line in text.split("\n") if line.strip(" ~^") or not line) == shown
-
-
-def test_feedback_has_no_paths_of_the_sandbox(bench):
-    text = bench.judge("import json\njson.loads('{')", {"": ""}).feedback[0]
-    assert 'File "json/__init__.py"' in text
-    assert "/python" not in text
-    assert "inside" not in text
-
-
-def test_top_level_return_is_a_setting(bench):
-    code = (
-        "import sys\nfrom math import *\ndef helper(n):\n    return n + total\ntotal: int = 1\nfor k in range(3):\n    total += k\n"
-        "if input() == 'stop':\n    print(helper(0))\n    return\nimport os.path as p\nclass A:\n    y = total\n"
-        "squares = [(last := k * k) for k in range(4)]\nglobal total\nwith open('f', 'w') as f: pass\n"
-        "try: 1/0\nexcept ZeroDivisionError as e: pass\nprint(helper(A.y), last, sorted(n for n in globals() if n in ('p', 'A', 'squares', 'f', 'e')))\n"
-    )
-    assert bench.judge(code, {"stop": "4"}).verdicts[0].kind is VerdictKind.COMPILE_ERROR
-    code = code.replace("global total\n", "")
-    result = bench.judge(code, {"stop": "4", "go": "8 9 ['A', 'f', 'p', 'squares']"}, allow_top_level_return=True)
-    assert result.all_passed, result.feedback
-    failing = bench.judge("if 1:\n    1/0\nreturn", {"": ""}, allow_top_level_return=True)
-    assert 'File "main.py", line 2, in <module>' in failing.feedback[0]
 
 
 def test_site_packages_are_offered_only_by_setting(bench, tmp_path):
@@ -374,7 +330,8 @@ async def test_an_interpreter_in_the_home_opens_neither_the_home_nor_its_package
     monkeypatch.setenv("HOME", str(home))
     code = """
 import glob, os, sys
-seen = [os.path.join(at, name) for at, _, names in os.walk("/python") for name in names if "id_rsa" in name or "of_the_host" in name]
+private = ("id_rsa", "of_the_host")
+seen = [os.path.join(at, name) for at, _, names in os.walk("/python") for name in names if name.startswith(private)]
 for folder in glob.glob("/python/lib/*/*-packages") + glob.glob("/usr/lib*/python3*/*-packages"):
     seen += os.listdir(folder)
 print(sys.prefix, seen)
@@ -396,15 +353,9 @@ def test_programs_run_under_another_version_of_python(bench, version):
     assert result.all_passed, result.feedback
 
 
-async def opened(**settings: object) -> None:
-    """Open a judge, and close it."""
-    async with LocalJudge(JudgeSettings(concurrency=1, **settings)):
-        pass
-
-
 async def test_without_a_standard_library_bubblewrap_or_user_namespaces_the_judge_says_so(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="python3.11"):
-        await opened(python=Path(shutil.copy(PYTHON, tmp_path / "python3.11")))
+        await LocalJudge(JudgeSettings(python=Path(shutil.copy(PYTHON, tmp_path / "python3.11")))).__aenter__()
     real, fake = shutil.which("bwrap"), tmp_path / "bwrap"
     # What the real one meets where the kernel allows no more user namespaces: nested, with the count set to zero.
     fake.write_text(
@@ -415,10 +366,10 @@ async def test_without_a_standard_library_bubblewrap_or_user_namespaces_the_judg
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(UserError, match=r"max_user_namespaces"):
-        await opened()
+        await LocalJudge().__aenter__()
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UserError, match="apt-get install bubblewrap"):
-        await opened()
+        await LocalJudge().__aenter__()
     with pytest.raises(UserError, match="bubblewrap"):
         await require_isolation(JudgeSettings())
 

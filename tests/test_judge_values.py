@@ -1,18 +1,17 @@
-"""The judge's parts that run no program: comparison, feedback, results, settings, wire format."""
+"""The judge's parts that run no program: feedback, results, settings, wire format, what is remembered."""
 
-# Whole programs stand on one line each.
-# ruff: noqa: E501
-
+import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.judge import ExecResult, JudgeSettings, Verdict, VerdictKind
+from cobalt.judge import ExecResult, JudgeSettings, RememberingJudge, Verdict, VerdictKind
 from cobalt.judge.feedback import CUT_MARK, clip, failure_text
 from cobalt.judge.wire import JudgeRequest
-from cobalt.stage.errors import UserError
+from cobalt.problems.problem import TestSuite
+from cobalt.stage.errors import InfrastructureError, UserError
 
 
 @given(st.text())
@@ -62,7 +61,7 @@ def test_recorded_results_without_verdicts_load():
 @pytest.mark.parametrize(
     "record",
     [{}, {"passing": [True]}, {"passing": True, "feedback": []}, {"passing": [True, True], "feedback": [""]},
-     {"passing": [True], "feedback": [""], "verdicts": []}, {"passing": [True], "feedback": [""], "verdicts": [{"kind": "fine"}]}],
+     *({"passing": [True], "feedback": [""], "verdicts": verdicts} for verdicts in ([], [{"kind": "fine"}]))],
 )  # fmt: skip
 def test_a_malformed_result_is_refused(record):
     with pytest.raises(UserError):
@@ -107,7 +106,6 @@ EMPTY = {"inputs": [], "outputs": []}
         ({"test_cases": EMPTY}, "'code'"),
         ({"code": ""}, "'test_cases'"),
         ({"code": "", "test_cases": "{"}, "not valid JSON"),
-        ({"code": "", "test_cases": {"inputs": ["1"], "outputs": []}}, "1 inputs but 0 outputs"),
         ({"code": "", "test_cases": {"inputs": [1], "outputs": ["1"]}}, "'inputs.0'"),
         ({"code": "", "test_cases": EMPTY, "stop_at_first_failure": 1}, "stop_at_first_failure"),
         ({"code": "", "test_cases": EMPTY, "timeout": 1}, "'timeout'"),
@@ -118,3 +116,60 @@ EMPTY = {"inputs": [], "outputs": []}
 def test_a_malformed_request_is_refused_with_the_field(payload, words):
     with pytest.raises(UserError, match=words):
         JudgeRequest.parse(payload)
+
+
+# Remembering
+
+SUITE, OTHER = TestSuite(("1",), ("1",)), TestSuite(("1",), ("2",))
+
+
+class Counting:
+    """A judge that is down for the first `failures` programs, fails every test of the others, and counts its calls."""
+
+    def __init__(self, failures=0):
+        self.asked, self._failures = [], failures
+
+    async def judge(self, code, suite, *, stop_at_first_failure=False):
+        self.asked.append((code, suite, stop_at_first_failure))
+        await asyncio.sleep(0)
+        if len(self.asked) <= self._failures:
+            raise InfrastructureError("down")
+        return ExecResult.no_code(len(suite))
+
+    async def describe(self):
+        return {"comparison": "strip"}
+
+
+async def test_each_program_is_judged_once_on_a_suite_even_by_concurrent_callers():
+    counting = Counting()
+    judge = RememberingJudge(counting)
+    results = await asyncio.gather(*(judge.judge("a", TestSuite(("1",), ("1",))) for _ in range(5)))
+    assert all(result is results[0] for result in results)
+    for code, suite, stop in (("a", OTHER, False), ("b", SUITE, False), ("a", SUITE, True), ("a", SUITE, False)):
+        await judge.judge(code, suite, stop_at_first_failure=stop)
+    assert counting.asked == [("a", SUITE, False), ("a", OTHER, False), ("b", SUITE, False), ("a", SUITE, True)]
+    assert await judge.describe() == {"comparison": "strip"}
+
+
+async def test_neither_a_failure_of_the_judge_nor_a_cancelled_caller_takes_the_result_from_later_and_other_callers():
+    counting = Counting(failures=1)
+    judge = RememberingJudge(counting)
+    outcomes = await asyncio.gather(*(judge.judge("a", SUITE) for _ in range(3)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [InfrastructureError] * 3
+    assert await judge.judge("a", SUITE) == ExecResult.no_code(1)
+    assert len(counting.asked) == 2
+    first, second = (asyncio.create_task(judge.judge("b", SUITE)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == ExecResult.no_code(1)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert len(counting.asked) == 3
+
+
+async def test_the_least_recently_used_program_is_forgotten_first():
+    counting = Counting()
+    judge = RememberingJudge(counting, capacity=2)
+    for code in "abacab":
+        await judge.judge(code, SUITE)
+    assert "".join(code for code, _, _ in counting.asked) == "abcb"

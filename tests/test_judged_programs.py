@@ -1,7 +1,6 @@
 """Groups from programs that are judged already: APPS-like files, and results of this project."""
 
 import itertools
-import json
 import logging
 import shutil
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.problems.problem import load_problems
 from cobalt.reward import compute_reward
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import manifest_path, open_manifest
+from cobalt.stage.manifest import manifest_path, open_manifest, recorded_arguments
 from cobalt.stage.records import read_records
 
 RECORDED = ROOT / "tests" / "data" / "recorded_run"
@@ -30,6 +29,10 @@ def convert(files, tmp_path, name="out", **fields):
     paths = tuple(files) if isinstance(files, list) else (files,)
     settings = JudgedSettings(input_files=paths, output_dir=tmp_path / name, **chosen)
     return judged_groups(settings).summary, list(read_groups(tmp_path / name / "train.jsonl"))
+
+
+def arguments_of(tmp_path):
+    return recorded_arguments(tmp_path / "out" / "train.jsonl")
 
 
 def statuses(groups):
@@ -57,15 +60,14 @@ def single_turn(kinds, **fields):
     return square_problem(1, responses=texts, exec_results=[result(*verdicts) for verdicts in kinds], **fields)
 
 
-RECORD_NUMBERS = itertools.count()
+NUMBERS = itertools.count()
 
 
 def attempts(identifier, *kinds, **fields):
     """A single-turn record whose programs are its own."""
     record = single_turn(list(kinds)) | {"id": identifier} | fields
-    own = next(RECORD_NUMBERS)
-    record["responses"] = [text.replace("print", f"print({own});print") for text in record["responses"]]
-    return record
+    number = next(NUMBERS)
+    return record | {"responses": [text.replace("print", f"print({number});print") for text in record["responses"]]}
 
 
 SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
@@ -74,13 +76,13 @@ CODE = "```python\nprint(0)\n```"
 THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
 
 
-def thought_run(samples):
+def thought_run(samples, failure="wrong_answer"):
     """An evaluated record whose responses have a form without a flaw."""
     record = trajectory_record("t", samples)
     for turn in range(len(samples[0])):
         public = [sample[turn][0] for sample in samples]
         record["raw_responses"][turn] = [THOUGHT.format(place=f"{place}, {turn}") for place in range(len(samples))]
-        results = [result(*["passed"] * passed, *["wrong_answer"] * (2 - passed)) for passed in public]
+        results = [result(*["passed"] * passed, *[failure] * (2 - passed)) for passed in public]
         record.setdefault("public_exec_results", []).append(results)
     return record
 
@@ -99,24 +101,21 @@ def test_results_of_apps_become_statuses(tmp_path):
         {"code": f"print('{place}')\r\n", "result": value, "error_type": kind}
         for place, (value, kind) in enumerate([*RESULTS, (None, ""), (1, "x")])
     ]
-    summary, groups = convert(write_lines(tmp_path / "a.jsonl", [apps(generated)]), tmp_path, source="apps")
+    record = apps(generated)
+    record["instruction"] = record.pop("question")  # which stands for it
+    summary, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path, source="apps")
     expected = {f"generated_solutions/{place}": status for place, status in enumerate(RESULTS.values())}
     used = {origin: status for origin, status in statuses(groups).items() if origin.startswith("generated")}
     assert used | {"generated_solutions/0": Status.ACCEPTED} == expected
     assert summary["programs"][UNKNOWN_RESULT] == 2
     assert {(group.source, group.problem_id) for group in groups} == {("apps", "7")}
+    assert groups[0].id == "7/0"
+    assert all("Print." in group.messages[-1]["content"] for group in groups)
     assert all(program_of(one.text) and "\r" not in one.text for group in groups for one in group.responses)
 
 
-KINDS = {
-    "wrong_answer": Status.WRONG_ANSWER,
-    "runtime_error": Status.RUNTIME_ERROR,
-    "compile_error": Status.COMPILE_ERROR,
-    "time_limit": Status.TIME_LIMIT,
-    "wall_limit": Status.TIME_LIMIT,
-    "memory_limit": Status.MEMORY_LIMIT,
-    "output_limit": Status.OUTPUT_LIMIT,
-}
+FAILURES = ["wrong_answer", "runtime_error", "compile_error", "time_limit", "memory_limit", "output_limit"]
+KINDS = {kind: Status(kind) for kind in FAILURES} | {"wall_limit": Status.TIME_LIMIT}
 
 
 def test_a_single_turn_result_gives_the_responses_with_the_first_failure_as_status(tmp_path):
@@ -185,9 +184,7 @@ def test_a_prompt_set_that_would_change_the_prompt_of_the_responses_is_refused(t
 
 def test_an_evaluated_run_gives_its_first_responses_and_the_prompt_that_the_model_saw(tmp_path):
     samples = [[(2, 2), (0, 0)], [(2, 1), (2, 2)], [(2, 2), (2, 2)], [(0, 2), (2, 2)]]
-    record = trajectory_record("t", samples)
-    public = [result(*["passed"] * sample[0][0], *["time_limit"] * (2 - sample[0][0])) for sample in samples]
-    record["public_exec_results"] = [public, public]
+    record = thought_run(samples, "time_limit")
     _, groups = convert(write_lines(tmp_path / "e.jsonl", [record]), tmp_path)
     expected = Status.ACCEPTED, Status.WRONG_ANSWER, Status.ACCEPTED, Status.TIME_LIMIT
     assert statuses(groups) == {f"{sample}/0": status for sample, status in enumerate(expected)}
@@ -216,8 +213,7 @@ def test_conversations_bring_their_prompts_and_no_prompt_set_is_recorded(tmp_pat
     file = write_lines(tmp_path / "e.jsonl", [thought_run(SAMPLES)])
     chosen = {"responses": responses, "rewards_from": "recorded"}
     _, groups = convert(file, tmp_path, **chosen)
-    made = json.loads((tmp_path / "out" / "train.run.json").read_text())["arguments"]
-    assert made["prompts"] == judged.OWN_PROMPTS
+    assert arguments_of(tmp_path)["prompts"] == judged.OWN_PROMPTS
     assert convert(file, tmp_path, prompts="pocket", **chosen)[1] == groups
 
 
@@ -270,19 +266,7 @@ def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, 
     _, groups = convert(file, tmp_path, rewards_from="recorded", require_thinking=flag)
     rewards = {one.origin: one.reward for group in groups for one in group.responses}
     assert rewards["0/0"] == pytest.approx(0.1 if flawed else 1.0)
-    made = json.loads((tmp_path / "out" / "train.run.json").read_text())["arguments"]
-    assert made["require_thinking"] == str(flawed).lower()
-
-
-def test_recorded_programs_and_those_of_a_model_are_one_pool(tmp_path):
-    model = single_turn([WRONG])
-    people = square_problem(1, human_solutions=["print(int(input()) ** 2)"])
-    files = [write_lines(tmp_path / "people.jsonl", [people]), write_lines(tmp_path / "model.jsonl", [model])]
-    _, (group,) = convert(files, tmp_path, responses="programs")
-    assert {one.origin: one.status for one in group.responses} == {
-        "people.jsonl:human_solutions/0": Status.ACCEPTED,
-        "model.jsonl:0/0": Status.WRONG_ANSWER,
-    }
+    assert arguments_of(tmp_path)["require_thinking"] == str(flawed).lower()
 
 
 def test_a_later_turn_is_as_long_as_its_context_makes_it(tmp_path, policy):
@@ -313,20 +297,12 @@ def test_groups_without_contrast_are_kept_and_counted(tmp_path):
     assert summary["groups"] == {"in train.jsonl": 1}
 
 
-def test_ids_are_strings_in_groups_and_an_instruction_stands_for_a_question(tmp_path):
-    record = apps([{"code": "x", "result": False}])
-    record["instruction"] = record.pop("question")
-    _, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path)
-    assert groups[0].id == "7/0"
-    assert "Print." in groups[0].messages[-1]["content"]
-
-
 def writers(tmp_path, *runs):
     """The results of several models, each in a folder of its own."""
-    paths = []
-    for place, records in enumerate(runs):
-        (tmp_path / f"model{place}").mkdir()
-        paths.append(write_lines(tmp_path / f"model{place}" / "result.jsonl", records))
+    paths = [tmp_path / f"model{place}" / "result.jsonl" for place in range(len(runs))]
+    for path, records in zip(paths, runs, strict=True):
+        path.parent.mkdir()
+        write_lines(path, records)
     return paths
 
 
@@ -340,21 +316,28 @@ def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(
     assert found == [("1", expected), ("2", expected)]
     with pytest.raises(UserError):  # neither file has contrast alone
         convert(files[0], tmp_path, "alone")
+    people = [square_problem(number, human_solutions=["print(int(input()) ** 2)"]) for number in (1, 2)]
+    _, groups = convert([write_lines(tmp_path / "people.jsonl", people), files[1]], tmp_path, "p", responses="programs")
+    expected = {"people.jsonl:human_solutions/0": Status.ACCEPTED, "result.jsonl:0/0": Status.WRONG_ANSWER}
+    assert [{one.origin: one.status for one in group.responses} for group in groups] == [expected] * 2
+
+
+OTHER_TESTS = attempts(2, WRONG, test_cases=square_problem(2)["hidden_test_cases"])
 
 
 @pytest.mark.parametrize(
-    ("second", "names"),
+    ("others", "names"),
     [
-        ([attempts(1, WRONG)], "record 2"),
-        ([attempts(1, WRONG), attempts(3, WRONG)], "record 3"),
-        ([attempts(1, WRONG), attempts(2, WRONG), attempts(3, WRONG)], "record 3"),
-        ([attempts(1, WRONG), attempts(2, WRONG, question="Cube it.")], "record 2.*question"),
-        ([attempts(1, WRONG), attempts(2, WRONG, test_cases=square_problem(2)["hidden_test_cases"])], "record 2.*test"),
-        ([attempts(1, WRONG), attempts(2, WRONG, instruction="Square it.")], "record 2.*prompt"),
+        ([], "record 2"),
+        ([attempts(3, WRONG)], "record 3"),
+        ([attempts(2, WRONG), attempts(3, WRONG)], "record 3"),
+        ([attempts(2, WRONG, question="Cube it.")], "record 2.*question"),
+        ([OTHER_TESTS], "record 2.*test"),
+        ([attempts(2, WRONG, instruction="Square it.")], "record 2.*prompt"),
     ],
 )
-def test_files_that_disagree_about_a_problem_are_refused_by_file_and_id(tmp_path, second, names):
-    files = writers(tmp_path, [attempts(1, RIGHT), attempts(2, RIGHT)], second)
+def test_files_that_disagree_about_a_problem_are_refused_by_file_and_id(tmp_path, others, names):
+    files = writers(tmp_path, [attempts(1, RIGHT), attempts(2, RIGHT)], [attempts(1, WRONG), *others])
     with pytest.raises(UserError, match=rf"model[01].*{names}"):
         convert(files, tmp_path)
     assert not (tmp_path / "out" / "train.jsonl").exists()
@@ -398,7 +381,6 @@ def test_what_gives_no_group_that_is_known_to_be_right_is_refused(tmp_path, reco
 
 def test_no_file_and_a_file_that_is_given_twice_are_refused(tmp_path):
     (file,) = writers(tmp_path, [attempts(1, RIGHT, WRONG)])
-    with pytest.raises(UserError, match="twice"):
-        convert([file, file.parent / ".." / "model0" / "result.jsonl"], tmp_path)
-    with pytest.raises(UserError, match="input_files"):
-        convert([], tmp_path)
+    for files, names in (([file, file.parent / ".." / "model0" / "result.jsonl"], "twice"), ([], "input_files")):
+        with pytest.raises(UserError, match=names):
+            convert(files, tmp_path)

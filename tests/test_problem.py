@@ -15,18 +15,13 @@ RECORD = {"id": 0, "difficulty": "EASY", "question": "Square it.", "test_cases":
 
 
 def test_released_schema_loads_with_tests_as_json_strings(tmp_path):
-    record = RECORD | {
-        "instruction": "Please square it.",
-        "public_test_cases": json.dumps({"inputs": ["1\n"], "outputs": ["1"]}),
-        "hidden_test_cases": json.dumps({"inputs": ["2\n"], "outputs": ["4"]}),
-        "some_later_field": [1, 2],
-    }
+    parts = [TestSuite(("1\n",), ("1",)), TestSuite(("2\n",), ("4",))]
+    record = RECORD | {"instruction": "Please square it.", "some_later_field": [1, 2]}
+    record |= {f"{kind}_test_cases": part.to_json() for kind, part in zip(("public", "hidden"), parts, strict=True)}
     [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [record]))
-    assert problem.id == 0
-    assert problem.instruction == "Please square it."
-    assert problem.tests.outputs == ("1", "4")
-    assert problem.public_tests.inputs == ("1\n",)
-    assert problem.hidden_tests.inputs == ("2\n",)
+    assert (problem.id, problem.instruction) == (0, "Please square it.")
+    assert problem.tests == TestSuite(("1\n", "2\n"), ("1", "4"))
+    assert [problem.public_tests, problem.hidden_tests] == parts
     assert problem.record["some_later_field"] == [1, 2]
 
 
@@ -49,6 +44,9 @@ def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path, identifi
         (RECORD | {"id": 1, "test_cases": {"inputs": ["1"], "outputs": []}}, "1 inputs but 0 outputs"),
         (RECORD | {"id": 1, "test_cases": {"inputs": [1], "outputs": ["1"]}}, "field 'test_cases': field 'inputs.0'"),
         (RECORD | {"id": 1, "test_cases": "{"}, "field 'test_cases'"),
+        *((RECORD | {"id": 1, "test_cases": CALLS | {"asserts": value}}, "asserts") for value in (1, "yes")),
+        *((RECORD | {"id": 1, "test_cases": CALLS | {"fn_name": name}}, "fn_name") for name in (3, "f(); evil", "")),
+        (RECORD | {"id": 1, "test_cases": json.loads(TESTS) | {"asserts": True}}, "asserts"),
         (RECORD | {"id": 1, "hidden_test_cases": {"inputs": [], "outputs": []}}, "'hidden_test_cases'"),
         (RECORD | {"id": 1, "instruction": 3}, "field 'instruction' is not a string"),
         (RECORD, "line 2: id 0 is already used"),
@@ -90,7 +88,7 @@ def test_fields_without_values_are_missing(tmp_path, nothing):
     [problem] = load_problems(write_lines(tmp_path / "p.jsonl", [record]))
     assert (problem.question, len(problem.public_tests), problem.perturbed_tests()) == ("Square it.", 0, None)
     assert problem.hidden_tests == problem.tests
-    assert split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl", 1) == 1
+    split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl", 1)
     [split] = load_problems(tmp_path / "split.jsonl")
     assert (len(split.public_tests), len(split.hidden_tests)) == (1, 1)
     assert "NaN" not in (tmp_path / "split.jsonl").read_text()

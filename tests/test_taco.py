@@ -1,8 +1,8 @@
 """TACO-verified into problems: each rule, function problems, real judging, resumption, and users' mistakes."""
 
-import asyncio
 import gc
 import json
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import example, given
@@ -119,32 +119,21 @@ SUMS = [2 * n + 1 for n in range(9)]
 ADD = "def add(p): return sum(p)"
 SOLUTION = "class Solution:\n    def add(self, p: List[int]) -> int:\n        return reduce(int.__add__, p)"
 LOOK = "def look(d, x): return (tuple(d['k']), x, d['k'][0] / 4)"
+LOOKED = [[{"k": [n, "a b"]}, None] for n in range(9)], [[[n, "a b"], None, n / 4] for n in range(9)]
+PAIRS, TWO_LINES = [["2", str(n)] for n in range(9)], "n = int(input())\nprint(n)\nprint(int(input()))"
 # Of each kept problem its second output, and the row.
 KEPT = {
     "plain": ("9\n", row("plain", solutions=["print(", WRONG, SQUARE])),
     "long": ("36\n", row("long", tests=30)),
     "lines": (
         "2\n1",
-        row(
-            "lines",
-            input_output=suite_json(*[[["2", str(n)] for n in range(9)]] * 2),
-            solutions=["n = int(input())\nprint(n)\nprint(int(input()))"],
-        ),
+        row("lines", input_output=suite_json(PAIRS, PAIRS), solutions=[TWO_LINES]),
     ),
     "bare": ("3", function_row("bare", "add", NINE, SUMS, ADD, starter_code="def add(p):")),
     "wrapped": ("3", function_row("wrapped", "add", NINE, [[n] for n in SUMS], ADD)),
     "meant": ("[3]", function_row("meant", "add", NINE, [[n] for n in SUMS], "def add(p): return [sum(p)]")),
     "leetcode": ("3", function_row("leetcode", "add", NINE, SUMS, SOLUTION)),
-    "values": (
-        '[[1, "a b"], null, 0.25]',
-        function_row(
-            "values",
-            "look",
-            [[{"k": [n, "a b"]}, None] for n in range(9)],
-            [[[n, "a b"], None, n / 4] for n in range(9)],
-            LOOK,
-        ),
-    ),
+    "values": ('[[1, "a b"], null, 0.25]', function_row("values", "look", *LOOKED, LOOK)),
 }
 DROPPED = [
     row("unsolved", solutions=[WRONG, "x = ", "while True: pass"]),
@@ -154,21 +143,16 @@ DROPPED = [
 ]
 
 
-def prepare(settings, judge=None):
-    async def all_of_it():
-        if judge is not None:
-            return (await taco(settings, judge)).summary
-        async with LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=1.0)) as real:
-            return (await taco(settings, real)).summary
-
-    return asyncio.run(all_of_it())
+async def prepare(settings, judge=None):
+    async with nullcontext(judge) if judge else LocalJudge(JudgeSettings(concurrency=1, cpu_seconds=1.0)) as used:
+        return (await taco(settings, used)).summary
 
 
 @pytest.mark.sandbox
-def test_rows_are_kept_as_their_solutions_are_judged_and_get_the_schema_of_taco_cobalt(tmp_path):
+async def test_rows_are_kept_as_their_solutions_are_judged_and_get_the_schema_of_taco_cobalt(tmp_path):
     rows = [*(row for _, row in KEPT.values()), *DROPPED]
     settings = TacoSettings(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=2)
-    summary = prepare(settings)
+    summary = await prepare(settings)
     counts = {name.removeprefix("dropped: "): count for name, count in summary["rows"].items() if count}
     dropped = {Rule.UNSOLVED.value: 2, Rule.FEW_TESTS.value: 1, Rule.DUPLICATE.value: 1}
     assert counts == {"read": 12} | dropped | {"kept": 8, "of them called functions": 5}
@@ -189,12 +173,12 @@ def test_rows_are_kept_as_their_solutions_are_judged_and_get_the_schema_of_taco_
     assert bare.question.endswith("Starter code:\n```python\ndef add(p):\n```")
 
 
-def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
+async def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
     source = write_lines(tmp_path / "taco.jsonl", [row(number) for number in range(30)])
     dev = {}
     for seed in (1, 2):
         folder = tmp_path / str(seed)
-        prepare(TacoSettings(folder, source, dev_size=10, seed=seed), FakeJudge(True))
+        await prepare(TacoSettings(folder, source, dev_size=10, seed=seed), FakeJudge(True))
         ids = [[problem.id for problem in load_problems(folder / f"{name}.jsonl")] for name in ("train", "dev")]
         assert sorted(ids[0] + ids[1]) == list(range(30))
         assert all(part == sorted(part) for part in ids)
@@ -203,7 +187,7 @@ def test_the_split_is_seeded_and_leaves_the_order_of_the_source(tmp_path):
     assert dev[1] != dev[2]
 
 
-def test_recorded_attempts_choose_the_public_tests_of_the_problems_whose_tests_they_are_on(tmp_path):
+async def test_recorded_attempts_choose_the_public_tests_of_the_problems_whose_tests_they_are_on(tmp_path):
     source, attempts = write_lines(tmp_path / "taco.jsonl", map(row, range(4))), tmp_path / "single.jsonl"
     settings = TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=0)
     tests = {"id": 2, "test_cases": row()["input_output"]}
@@ -220,22 +204,22 @@ def test_recorded_attempts_choose_the_public_tests_of_the_problems_whose_tests_t
     ):
         write_lines(attempts, [record])
         with pytest.raises(UserError, match=f"single.jsonl.*{names}"):
-            prepare(settings, FakeJudge(True))
+            await prepare(settings, FakeJudge(True))
         assert {path.name for path in (tmp_path / "out").glob("*.jsonl*")} == {"rows.jsonl"}
     write_lines(attempts, [good])
-    summary = prepare(settings, FakeJudge(None))
+    summary = await prepare(settings, FakeJudge(None))
     assert summary["public tests"] == {"by recorded attempts": 1, "by length of the input": 3}
     inputs = {problem.id: problem.public_tests.inputs for problem in load_problems(tmp_path / "out" / "train.jsonl")}
     assert inputs[2] == ("3\n", "5\n", "7\n", "11\n")
     assert inputs[1] == ("2\n", "3\n", "4\n", "5\n")
 
 
-def test_rows_and_tests_left_out_are_counted_by_reason_with_their_first_ids(tmp_path):
+async def test_rows_and_tests_left_out_are_counted_by_reason_with_their_first_ids(tmp_path):
     unreadable = [{"input_output": None}, {"input_output": float("nan")}, {"input_output": "["}]
     rows = [row(number) | fields for number, fields in enumerate([{}, {}, *unreadable, {"solutions": None}])]
     rows += [row(0), *(row(f"short {number}", question="Too short.") for number in range(7))]
     source = write_lines(tmp_path / "taco.jsonl", rows)
-    summary = prepare(TacoSettings(tmp_path / "out", source, dev_size=1, max_tests=8), FakeJudge(True))
+    summary = await prepare(TacoSettings(tmp_path / "out", source, dev_size=1, max_tests=8), FakeJudge(True))
     assert summary["rows"]["read"] == len(rows)
     assert summary["first left out"] == {
         Rule.TYPES.value: ["2", "3", "4"],
@@ -250,7 +234,7 @@ def test_rows_and_tests_left_out_are_counted_by_reason_with_their_first_ids(tmp_
 
 
 @pytest.mark.sandbox
-def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
+async def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
     words = [["a", "b"], ["c d", "e"]] * 4
     rows = [
         function_row(1, "join", [["a", "b"]] * 8, [["ab"]] * 8, "def join(x, y): return x + y"),
@@ -258,9 +242,9 @@ def test_the_papers_way_of_calling_loses_types_and_is_an_option(tmp_path):
         function_row(3, "add", [[1, 2]] * 8, [3] * 8, "def add(x, y): return x + y"),
     ]
     source = write_lines(tmp_path / "taco.jsonl", rows)
-    called = prepare(TacoSettings(tmp_path / "call", source, dev_size=0))
+    called = await prepare(TacoSettings(tmp_path / "call", source, dev_size=0))
     assert called["rows"]["kept"] == 3
-    paper = prepare(TacoSettings(tmp_path / "paper", source, dev_size=0, function_tests="paper"))
+    paper = await prepare(TacoSettings(tmp_path / "paper", source, dev_size=0, function_tests="paper"))
     assert paper["rows"]["kept"] == 1
     [problem] = load_problems(tmp_path / "paper" / "train.jsonl")
     assert problem.tests.inputs[0] == "a b"

@@ -8,6 +8,7 @@ recorded solutions decide; without one the reading of APPS's grader holds.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -141,8 +142,7 @@ def read_apps(row: Mapping[str, Any]) -> Task:
     tests, solutions = decoded(field_of(row, "input_output")), decoded(row.get("solutions"))
     tests = tests if isinstance(tests, dict) else {}
     programs = [text for text in solutions if isinstance(text, str)] if isinstance(solutions, list) else []
-    readings = _readings(tests.get("fn_name"), tests.get("inputs"), tests.get("outputs"))
-    return _task("APPS", row, readings, programs)
+    return _task("APPS", row, tests.get("fn_name"), tests.get("inputs"), tests.get("outputs"), programs)
 
 
 def read_apps_plus(row: Mapping[str, Any]) -> Task:
@@ -150,25 +150,22 @@ def read_apps_plus(row: Mapping[str, Any]) -> Task:
     inputs, outputs = field_of(row, "inputs"), field_of(row, "outputs")
     function = _FUNCTION.search(optional(row, "starter_code", text_of, ""))
     called = function is not None and isinstance(inputs, list) and all(isinstance(item, list) for item in inputs)
-    readings = _readings(function[1] if function and called else None, inputs, outputs)
     # Where tests are texts, the recorded solution is a function that reads and prints.
     call = f"\n{function[1]}()\n" if function and not called else ""
     solution = optional(row, "canonical_solution", text_of, None)
-    return _task("APPS+", row, readings, [] if solution is None else [solution + call])
+    programs = [] if solution is None else [solution + call]
+    return _task("APPS+", row, function[1] if function and called else None, inputs, outputs, programs)
 
 
-def _task(name: str, row: Mapping[str, Any], readings: tuple[TestSuite, ...], programs: list[str]) -> Task:
+def _task(
+    name: str, row: Mapping[str, Any], fn_name: object, inputs: object, outputs: object, programs: list[str]
+) -> Task:
+    readings: tuple[TestSuite, ...] = ()
+    if isinstance(inputs, list) and isinstance(outputs, list) and 0 < len(inputs) == len(outputs):
+        with suppress(UnreadableTests):
+            readings = call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs, "lines")
     identifier = field_of(row, "problem_id", int, str)
     question = text_of(row, "question").strip()
     if readings and readings[0].fn_name is not None:
         question = with_starter_code(question, row.get("starter_code"))
     return Task(f"{name}/{identifier}", optional(row, "difficulty", text_of, None), question, readings, tuple(programs))
-
-
-def _readings(fn_name: object, inputs: object, outputs: object) -> tuple[TestSuite, ...]:
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs or len(inputs) != len(outputs):
-        return ()
-    try:
-        return call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs, "lines")
-    except UnreadableTests:
-        return ()

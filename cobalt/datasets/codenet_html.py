@@ -6,10 +6,10 @@ misspelt, nested wrongly or never closed lose no text, except within script, sty
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from itertools import groupby
+from itertools import count, groupby, repeat
 from typing import Literal
 
 from cobalt.episode import fence_around
@@ -19,8 +19,11 @@ Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
 FIGURE = "[figure]"
 """What stands in a statement in the place of a figure."""
 
-_SKIPPED = frozenset({"script", "style"})
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+# An end tag of a script may lack its bracket.
+_SKIPPED = re.compile(r"<(script|style)\b.*?(?:</\1\s*>?|\Z)", re.IGNORECASE | re.DOTALL)
+_JAPANESE = re.compile(r"<(\w+)\b[^<>]*\blang-ja\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_BLOCKS: dict[str, tuple[Kind, int]] = {f"h{level}": ("heading", level) for level in range(1, 7)}
+_BLOCKS["pre"] = ("preformatted", 0)
 _LISTS = frozenset({"ul", "ol", "dir"})
 _TABLES = frozenset({"table", "tr", "td", "th"})
 _INLINE = frozenset({"var", "sub", "sup", "code", "samp", "tt"})
@@ -29,7 +32,6 @@ _BREAKS = frozenset(
     | {"figcaption", "address", "body", "html", "head", "caption", "legend"}
 )
 _SPACE = re.compile(r"[ \t\r\n\f\v\xa0]+")
-_OPEN_SCRIPT_END = re.compile(r"</script\s*(?![\s>])")  # the parser would take the whole page as the script
 _SCRIPT_AFTER = re.compile(r"\$([^$\n]+)\$((?:[_^](?:\w+|\{[^{}$\n]*\}))+)")  # of <var>h</var><sub>1</sub>
 _ORDINAL = re.compile(r"\d(st|nd|rd|th)")
 
@@ -62,7 +64,10 @@ class Statement:
 
 def read_statement(page: str) -> Statement:
     """The statement of a problem page."""
-    blocks = _page_blocks(page)
+    page = _SKIPPED.sub("", page)
+    if "lang-en" in page:
+        page = _JAPANESE.sub("", page)
+    blocks = _PageParser(page).blocks
     return Statement(
         text=_markdown(blocks),
         samples=_samples(blocks),
@@ -71,49 +76,33 @@ def read_statement(page: str) -> Statement:
     )
 
 
-def _page_blocks(page: str) -> list[Block]:
-    parser = _PageParser(both_languages="lang-en" in page and "lang-ja" in page)
-    # The parser raises at most of what begins with "<!["; browsers take it for a comment, as they take "<!x".
-    parser.feed(_OPEN_SCRIPT_END.sub("</script>", page).replace("<![", "<!x["))
-    parser.close()
-    parser.end_table()  # and what else is still open
-    return parser.blocks
-
-
 class _PageParser(HTMLParser):
     """Collects blocks while tags go by. A block ends where the next begins, whether its tag is closed or not."""
 
-    def __init__(self, *, both_languages: bool) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
         self.blocks: list[Block] = []
-        self._both_languages = both_languages
-        self._skipped = ""  # the open tag whose content is skipped
         self._kind: Kind = "paragraph"  # of the block that is being read
         self._level = 0
         self._marker = ""
         self._parts: list[str] = []
         self._inline: list[tuple[str, int]] = []  # open inline tags, and where in the parts their content begins
-        self._lists: list[int | None] = []  # for each open list the number of its next item; None without numbers
+        self._lists: list[Iterator[str]] = []  # for each open list the markers of its next items
         self._quote = False  # directly within <blockquote>, where the pages of AIZU set input formats line by line
         self._rows: list[list[str]] | None = None  # the cells of the open table
+        # The parser raises at most of what begins with "<!["; browsers take it for a comment, as they take "<!x".
+        self.feed(page.replace("<![", "<!x["))
+        self.close()
+        self._end_table()  # and what else is still open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._skipped:
-            return
-        if tag in _SKIPPED or (self._both_languages and "lang-ja" in (dict(attrs).get("class") or "")):
-            self._skipped = tag
-        else:
-            self._handle(tag, opens=True)
+        self._handle(tag, opens=True)
 
     def handle_endtag(self, tag: str) -> None:
-        if not self._skipped:
-            self._handle(tag, opens=False)
-        elif tag == self._skipped:
-            self._skipped = ""
+        self._handle(tag, opens=False)
 
     def handle_data(self, data: str) -> None:
-        if not self._skipped:
-            self._parts.append(data if self._kind == "preformatted" or self._quote else _SPACE.sub(" ", data))
+        self._parts.append(data if self._kind == "preformatted" or self._quote else _SPACE.sub(" ", data))
 
     def _handle(self, tag: str, *, opens: bool) -> None:
         if tag == "br" or (tag == "img" and opens):  # browsers take </br> as <br>
@@ -123,10 +112,10 @@ class _PageParser(HTMLParser):
                 self._end_inline(tag)
             elif tag in ("sub", "sup") or self._kind != "preformatted":
                 self._inline.append((tag, len(self._parts)))
-        elif tag == "pre" or tag in _HEADINGS:
-            self._begin(
-                ("preformatted" if tag == "pre" else "heading") if opens else "paragraph", _HEADINGS.get(tag, 0)
-            )
+        elif tag in _BLOCKS and opens:
+            self._begin(*_BLOCKS[tag])
+        elif tag in _BLOCKS:
+            self._begin()
         elif self._kind == "preformatted":
             return
         elif tag in _BREAKS and self._kind == "item":  # its paragraphs are lines of it
@@ -141,20 +130,16 @@ class _PageParser(HTMLParser):
     def _handle_list(self, tag: str, opens: bool) -> None:
         self._begin()
         if tag == "li" and opens:
-            number = self._lists[-1] if self._lists else None
-            if number is not None:
-                self._lists[-1] = number + 1
-            marker = "- " if number is None else f"{number}. "
-            self._begin("item", max(0, len(self._lists) - 1), marker)
+            self._begin("item", max(0, len(self._lists) - 1), next(self._lists[-1]) if self._lists else "- ")
         elif opens:
-            self._lists.append(1 if tag == "ol" else None)
+            self._lists.append(map("{}. ".format, count(1)) if tag == "ol" else repeat("- "))
         elif tag != "li" and self._lists:
             self._lists.pop()
 
     def _handle_table(self, tag: str, opens: bool) -> None:
         self._begin()
         if tag == "table" and not opens:
-            self.end_table()
+            self._end_table()
         elif tag == "table":
             self._rows = self._rows or []
         elif opens and self._rows is not None:
@@ -163,8 +148,7 @@ class _PageParser(HTMLParser):
             if tag != "tr":
                 self._rows[-1].append("")
 
-    def end_table(self) -> None:
-        """End the open block, and the open table if there is one."""
+    def _end_table(self) -> None:
         self._begin()
         lines = [f"| {' | '.join(row)} |" for row in self._rows or [] if any(row)]
         self._rows = None

@@ -24,6 +24,7 @@ from cobalt.datasets.sources import (
     field_of,
     hub_file,
     local_rows,
+    problem_record,
     read_each,
     with_starter_code,
     write_counted,
@@ -32,7 +33,7 @@ from cobalt.episode import PromptSet, load_prompts
 from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally
@@ -128,33 +129,19 @@ def _read(row: Mapping[str, Any], settings: LiveCodeBenchSettings, prompts: Prom
     question = field_of(row, "question_content", str)
     fn_name: str | None = None
     grader: dict[str, Any] = {}
-    if settings.paper_mode:
-        question = cut_question(question)
+    if settings.paper_mode:  # the statement before its first example (the authors' preproc_lcb_test6.py)
+        marks = [mark for mark in _CUTS if mark in question]
+        question = (question.partition(marks[0])[0] if marks else question).strip()
     else:
         fn_name = _function(row, public + hidden)
         # As in LiveCodeBench's own grader, which puts a program on standard input into a function.
         grader = {"prelude": GRADERS, "comparison": "lines", "top_level_return": fn_name is None}
-    question = question.strip()
-    if fn_name is not None:
-        question = with_starter_code(question, row.get("starter_code"))
+        question = with_starter_code(question.strip(), row.get("starter_code") if fn_name else None)
     suites = [replace(_suite(tests, fn_name), **grader) for tests in (public + hidden, public, hidden)]
     identifier = field_of(row, "question_id", str)
-    record = {
-        "id": identifier,
-        "difficulty": field_of(row, "difficulty", str),
-        "question": question,
-        "test_cases": suites[0].to_json(),
-        "instruction": prompts.first_turn(question, fn_name),
-        "public_test_cases": suites[1].to_json(),
-        "hidden_test_cases": suites[2].to_json(),
-    }
-    return _Read(identifier, record | {name: row.get(name) for name in _COPIED}, fn_name is not None)
-
-
-def cut_question(question: str) -> str:
-    """The statement before its first example (the authors' preproc_lcb_test6.py)."""
-    mark = next((mark for mark in _CUTS if mark in question), None)
-    return question if mark is None else question.partition(mark)[0]
+    about = {name: row.get(name) for name in _COPIED} | {"difficulty": field_of(row, "difficulty", str)}
+    record = problem_record(identifier, question, prompts.first_turn(question, fn_name), *suites, **about)
+    return _Read(identifier, record, fn_name is not None)
 
 
 def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
@@ -226,7 +213,5 @@ def _tests(value: object, name: str) -> list[dict[str, str]]:
 
 
 def _json(text: str, name: str) -> Any:
-    try:
+    with naming(f"field {name!r}"):
         return decode_json(text)
-    except UserError as error:
-        raise UserError(f"field {name!r} is {error}") from None

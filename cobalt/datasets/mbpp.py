@@ -102,10 +102,8 @@ def mbpp(settings: MbppSettings) -> Outcome:
 
 def _problems(settings: MbppSettings, prompts: PromptSet, tally: Tally) -> Iterator[dict[str, Any]]:
     """The records of the split; rows are counted."""
-    if settings.input_file:
-        rows: Iterator[Row] = local_rows(settings.input_file)
-    else:
-        rows = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, CONFIG))
+    by_name = (row for split in SPLITS for row in hub_rows(DATA_SET, split, settings.revision, CONFIG))
+    rows: Iterator[Row] = local_rows(settings.input_file) if settings.input_file else by_name
     tasks = {task.id: task for task in read_each(rows, partial(_read, settings=settings), "task_id", tally)}
     if settings.shots and (missing := set(EXAMPLES) - tasks.keys()):
         why = f"the file has no task {min(missing)}{first_malformed(tally.first)}"
@@ -120,9 +118,9 @@ def _problems(settings: MbppSettings, prompts: PromptSet, tally: Tally) -> Itera
             instruction = render("three_shot", examples=examples, text=task.text, tests=task.tests)
         else:
             instruction = prompts.first_turn(question, task.suite.fn_name)
-        suites, solutions = [task.suite] * 3, {"human_solutions": [task.code]} if settings.solutions else {}
-        record = problem_record(f"MBPP/{number}", question, instruction, *suites, **solutions)
-        yield record | {"task_id": number, "split": split_of(number)}
+        about: dict[str, Any] = {"task_id": number, "split": split_of(number)}
+        about |= {"human_solutions": [task.code]} if settings.solutions else {}
+        yield problem_record(f"MBPP/{number}", question, instruction, *[task.suite] * 3, **about)
 
 
 def _read(row: Mapping[str, Any], settings: MbppSettings) -> Task | str:

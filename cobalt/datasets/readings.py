@@ -59,21 +59,17 @@ def call_readings(fn_name: object, inputs: Sequence[object], outputs: Sequence[o
     try:
         first = [[_whole_keys(item[0]), *item[1:]] if item else item for item in calls]
         every = [[_all_whole_keys(argument) for argument in item] for item in calls]
-        arguments: list[list[list[Any]]] = []
-        for one in (first, every, calls):
-            if one not in arguments:
-                arguments.append(one)
+        possible = (first, every, calls)
+        arguments = [one for index, one in enumerate(possible) if one not in possible[:index]]
         return tuple(
-            (_call_suite if one == calls else _assertion_suite)(fn_name, one, results)
+            TestSuite(tuple(map(call_input, one)), tuple(map(canonical_json, results)), fn_name)
+            if one == calls
+            else _assertion_suite(fn_name, one, results)
             for one in arguments
             for results in values
         )
     except RecursionError:
         raise UnreadableTests("a value is nested too deeply") from None
-
-
-def _call_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence[object]) -> TestSuite:
-    return TestSuite(tuple(map(call_input, calls)), tuple(map(canonical_json, results)), fn_name)
 
 
 def _assertion_suite(fn_name: str, calls: Sequence[list[Any]], results: Sequence[object]) -> TestSuite:

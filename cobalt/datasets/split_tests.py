@@ -53,8 +53,8 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
 
 def split_problem_file(
     source: Path, result: Path, public_tests: int = PUBLIC_TESTS, problems: Sequence[Problem] | None = None
-) -> int:
-    """Write the problems of a file, or those of `problems`, with public and hidden tests; returns how many were split.
+) -> None:
+    """Write the problems of a file, or those of `problems`, with public and hidden tests.
 
     A result that exists must have the same content.
 
@@ -62,14 +62,13 @@ def split_problem_file(
         UserError: a file cannot be read or written, the result has other problems, or a problem is bad; it is named.
     """
     check_files([source], [result])
-    records, summary = _split_all(source, problems or load_problems(source), public_tests)
+    records, _ = _split_all(source, problems or load_problems(source), public_tests)
     content = b"".join(map(encode_record, records))
     if not result.exists():
         with replacing(result) as handle:
             handle.write(content)
     elif result.read_bytes() != content:
         raise UserError(f"{result} exists and holds other problems or public tests: name another output folder")
-    return int(summary["problems"]["split"])
 
 
 @pydantic.dataclasses.dataclass(frozen=True)

@@ -92,10 +92,7 @@ def _tokens_match(mine: str, theirs: str, settings: JudgeSettings) -> bool:
     if _equal_tokens(mine, theirs):
         return True
     whole = _WHOLE.fullmatch(mine) and _WHOLE.fullmatch(theirs)  # a tolerance is for what was rounded
-    try:
-        return settings.comparison == "float" and not whole and _within(float(mine), float(theirs), settings)
-    except ValueError:
-        return False
+    return not whole and _close(mine, theirs, settings)
 
 
 def _equal_tokens(mine: str, theirs: str) -> bool:
@@ -109,10 +106,17 @@ def _equal_tokens(mine: str, theirs: str) -> bool:
     return _NOT_FINITE.fullmatch(theirs) is not None and mine.lower() == theirs.lower()
 
 
-def _within(mine: float, theirs: float, settings: JudgeSettings) -> bool:
+def _close(mine: _Number | str, theirs: _Number | str, settings: JudgeSettings) -> bool:
+    """Whether two numbers, or the texts of numbers, are finite and within the tolerances of "float"."""
+    if settings.comparison != "float":
+        return False
+    try:
+        output, expected = float(mine), float(theirs)
+    except (ValueError, OverflowError):  # no number, or an integer beyond a float's range
+        return False
     # Relative to the expected value, so that a wrong answer cannot widen its own tolerance.
-    tolerance = max(settings.float_absolute, settings.float_relative * abs(theirs))
-    return isfinite(mine) and isfinite(theirs) and abs(mine - theirs) <= tolerance
+    tolerance = max(settings.float_absolute, settings.float_relative * abs(expected))
+    return isfinite(output) and isfinite(expected) and abs(output - expected) <= tolerance
 
 
 def _integer(digits: str) -> int | Decimal:
@@ -137,18 +141,10 @@ def _same_values(output: Any, expected: Any, settings: JudgeSettings) -> bool:
                 return False
             pairs += [(mine[key], theirs[key]) for key in theirs]
         elif isinstance(mine, _Number) and isinstance(theirs, _Number):
-            if not _numbers_match(mine, theirs, settings):
+            whole = not isinstance(mine, float) and not isinstance(theirs, float)  # of any size
+            equal = mine == theirs or (mine != mine and theirs != theirs)
+            if not equal and (whole or not _close(mine, theirs, settings)):
                 return False
         elif mine != theirs:
             return False
     return True
-
-
-def _numbers_match(mine: _Number, theirs: _Number, settings: JudgeSettings) -> bool:
-    if mine == theirs or (mine != mine and theirs != theirs):
-        return True
-    whole = not isinstance(mine, float) and not isinstance(theirs, float)  # of any size
-    try:
-        return settings.comparison == "float" and not whole and _within(float(mine), float(theirs), settings)
-    except OverflowError:  # an integer beyond a float's range, which matches only an equal one
-        return False

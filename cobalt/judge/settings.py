@@ -143,14 +143,13 @@ class JudgeSettings(BaseModel):
 
     def decisive(self) -> dict[str, Any]:
         """The settings that decide verdicts, JSON-able, for the manifest of a run."""
-        left_out = {"concurrency", "memory_accounting", "wall_seconds", "python", "site_packages"}
+        left_out = {"concurrency", "memory_accounting", "wall_seconds", "python"}
         # These are named where they differ from the default.
         optional = ("stack_bytes", "prelude", "stdin", "traceback_carets", "syntax_warnings", "paper")
         left_out |= {name for name in optional if getattr(self, name) == type(self).model_fields[name].default}
-        values = self.model_dump(mode="json", exclude=left_out)
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
-        packages = None if self.site_packages is None else str(self.site_packages)
-        return values | {"wall_seconds": self.wall_limit, "python": interpreter, "site_packages": packages}
+        values = self.model_dump(mode="json", exclude=left_out)
+        return values | {"wall_seconds": self.wall_limit, "python": interpreter}
 
     @classmethod
     def from_mapping(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
@@ -163,7 +162,5 @@ class JudgeSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, arguments: Mapping[str, Any] | None = None) -> "JudgeSettings":
-        """As `from_mapping`, with this process's variables, except those for the service alone."""
-        known = {ENVIRONMENT_PREFIX + name.upper() for name in JudgeSettings.model_fields}
-        variables = {name: text for name, text in os.environ.items() if name in known}
-        return JudgeSettings.from_mapping(arguments or {}, variables)
+        """As `from_mapping`, with this process's variables; those for the service alone are no settings of a judge."""
+        return JudgeSettings.from_mapping(arguments or {}, os.environ)

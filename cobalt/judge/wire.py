@@ -18,12 +18,13 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import CobaltError, UserError, naming
 from cobalt.stage.rows import decode_json
 
-APP_NAME = "evaluator"
-SERVE_COMMAND = f"serve run remote_reward_server:app --name {APP_NAME} --route-prefix /{APP_NAME}"
 START_ADVICE = (
     "start the judge with `cobalt serve`, run one command with it by `python -m cobalt.services -- COMMAND`, or start"
-    f" it on a Ray cluster with `{SERVE_COMMAND}`; without a URL the judge runs in the command itself"
+    " it on a Ray cluster with `serve run remote_reward_server:app --name evaluator --route-prefix /evaluator`; without"
+    " a URL the judge runs in the command itself"
 )
+
+_FIELDS = {"code": str, "test_cases": object, "suite": str, "stop_at_first_failure": bool}
 
 CACHE_BYTES = 256 * 2**20
 """Memory of the suites that a server keeps."""
@@ -65,29 +66,23 @@ class JudgeRequest:
         """
         if not isinstance(payload, Mapping):
             raise UserError('a judge request must be a JSON object {"code": ..., "test_cases": ...}')
-        unknown = sorted(set(map(str, payload)) - {"code", "test_cases", "suite", "stop_at_first_failure"})
-        if unknown:
-            raise UserError(f"a judge request has the unknown field {unknown[0]!r}")
-        code, stop = payload.get("code"), payload.get("stop_at_first_failure", False)
-        if not isinstance(code, str):
-            raise UserError("field 'code' is missing or not a string")
-        if not isinstance(stop, bool):
-            raise UserError("field 'stop_at_first_failure' must be true or false")
+        for name, value in payload.items():
+            if not isinstance(value, _FIELDS.get(name, ())):
+                raise UserError(f"a judge request has the field {name!r}, which is unknown or of another type")
+        if "code" not in payload:
+            raise UserError("field 'code' is missing")
         if ("suite" in payload) == ("test_cases" in payload):
             raise UserError("field 'test_cases' is missing, or the field 'suite' is given as well")
         if "suite" in payload:
-            digest = payload["suite"]
-            if not isinstance(digest, str):
-                raise UserError("field 'suite' must be the digest of a suite")
-            named = None if suites is None else suites.get(digest)
-            if named is None:
-                raise UnknownSuite(digest)
-            return cls(code, named, stop)
-        with naming("field 'test_cases'"):
-            suite = _suite(payload["test_cases"], max_tests)
-        if suites is not None:
-            suites.add(suite)
-        return cls(code, suite, stop)
+            suite = None if suites is None else suites.get(payload["suite"])
+            if suite is None:
+                raise UnknownSuite(payload["suite"])
+        else:
+            with naming("field 'test_cases'"):
+                suite = _suite(payload["test_cases"], max_tests)
+            if suites is not None:
+                suites.add(suite)
+        return cls(payload["code"], suite, payload.get("stop_at_first_failure", False))
 
 
 def _suite(value: object, max_tests: int | None) -> TestSuite:

@@ -33,7 +33,7 @@ from cobalt.stage.cli import run_script
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT, FILES = 60, 8  # seconds of a defect's tests, and files of them
 PACKAGES = {  # tests that exercise the package without naming each of its modules
-    "judge": ["test_judge_programs", "test_judge_values", "test_judge_attacks", "test_calling"],
+    "judge": ["test_judge_values", "test_calling", "test_judge_programs", "test_judge_attacks"],
     "reward": ["test_reward", "test_verpo"],
     "selection": ["test_trajectories", "test_selection", "test_verl_rows"],
     "episode": ["test_episode_record", "test_conversation"],

@@ -22,6 +22,7 @@ from cobalt.datasets.offline.contrast import Candidate, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import JudgedSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
+from cobalt.datasets.sources import optional, texts_of
 from cobalt.episode import Message, PromptSet, first_messages, load_prompts, opening_messages
 from cobalt.episode.prompt_set import FILES
 from cobalt.episode.record import decode_first_turns, decode_results, decode_trajectories
@@ -205,36 +206,43 @@ def _read_judged(record: Mapping[str, Any], settings: JudgedSettings, prompts: P
     Raises:
         UserError: the record is malformed or not evaluated; the message names the field.
     """
-    if record.get("raw_responses") is not None or _has_prompt(record):
-        return _read_multi_turn(record, settings, prompts)
-    if record.get("exec_results") is not None:
-        return _read_single_turn(record, settings, prompts)
-    return _read_recorded_programs(record, settings, prompts)
+    multi_turn = record.get("raw_responses") is not None or _has_prompt(record)
+    if not multi_turn and record.get("exec_results") is None:
+        return _read_recorded_programs(record, settings, prompts)
+    problem, seen = Problem.parse(record), list[Message]()
+    if multi_turn:
+        trajectories = decode_trajectories(problem, record)
+        check_evaluated(ProblemTrajectories(problem, trajectories))
+        seen = trajectories[0].context(0) if trajectories[0].messages else []
+        answers = _turns(problem, trajectories, settings)
+    else:
+        answers = _first_turns(problem, record)
+    programs = [_program(answer, settings) for answer in answers]
+    if settings.responses == "programs":  # of bare programs the prompt is the set's
+        seen = opening_messages(prompts.first_turn(problem.question, problem.tests.fn_name), prompts)
+    return JudgedRecord(problem.question, seen or first_messages(problem, prompts), programs, problem)
 
 
 def _read_recorded_programs(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
     """The right `human_solutions` and the judged `generated_solutions` of APPS and CodeRL."""
-    solutions, generated = record.get("human_solutions"), record.get("generated_solutions")
-    if solutions is None and generated is None:
+    if all(record.get(name) is None for name in ("human_solutions", "generated_solutions")):
         raise UserError("it has neither judged responses nor 'human_solutions' or 'generated_solutions'")
     if settings.rewards_from == "recorded":
         raise UserError("its programs have no recorded pass rates: leave --rewards_from at status")
-    solutions, generated = solutions or [], generated or []
-    if not isinstance(solutions, list) or not all(isinstance(code, str) for code in solutions):
-        raise UserError("field 'human_solutions' must be a list of programs")
+    solutions: list[Any] = optional(record, "human_solutions", texts_of, [])
+    generated = record.get("generated_solutions") or []
     if not isinstance(generated, list) or not all(
         isinstance(entry, Mapping) and isinstance(entry.get("code"), str) for entry in generated
     ):
         raise UserError("field 'generated_solutions' must be a list of objects with a 'code'")
-    codes: list[tuple[str, Status | None, str]]
-    codes = [(code, Status.ACCEPTED, f"human_solutions/{index}") for index, code in enumerate(solutions)]
-    codes += [(one["code"], _status(one), f"generated_solutions/{index}") for index, one in enumerate(generated)]
-    programs = [
-        Dropped(UNKNOWN_RESULT, origin)
-        if status is None
-        else Candidate(plain(code), status, settings.rewards.of(status), origin)
-        for code, status, origin in codes
-    ]
+    programs: list[Candidate | Dropped] = []
+    for name, entries in (("human_solutions", solutions), ("generated_solutions", generated)):
+        for index, entry in enumerate(entries):
+            code, status = (entry, Status.ACCEPTED) if isinstance(entry, str) else (entry["code"], _status(entry))
+            if status is None:
+                programs.append(Dropped(UNKNOWN_RESULT, f"{name}/{index}"))
+            else:
+                programs.append(Candidate(plain(code), status, settings.rewards.of(status), f"{name}/{index}"))
     problem = Problem.parse(record) if has_tests(record, "test_cases") else None
     statement = str(record.get("question") or record.get("instruction")) if problem is None else problem.question
     fn_name = None if problem is None else problem.tests.fn_name
@@ -252,25 +260,26 @@ def _status(entry: Mapping[str, Any]) -> Status | None:
     return Status.COMPILE_ERROR if result == -2 else None
 
 
-def _read_single_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
-    problem = Problem.parse(record)
+class _Answer(NamedTuple):
+    """A turn that was judged as `kinds`; the pass rates are its own, last, and those of the turns before it."""
+
+    turn: Turn
+    origin: str
+    kinds: Sequence[VerdictKind]
+    rates: Sequence[float]
+    context: tuple[Message, ...] = ()
+
+
+def _first_turns(problem: Problem, record: Mapping[str, Any]) -> Iterator[_Answer]:
     turns = decode_first_turns(record)
     results = decode_results(record, len(problem.tests))
     if turns is None or len(results) != len(turns):
         raise UserError("field 'exec_results' must have one entry for each of 'responses'")
-    programs = []
     for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
-        kinds = [verdict.kind for verdict in result.verdicts]
-        programs.append(_program(turn, kinds, f"{sample}/0", settings, [result.pass_rate]))
-    return JudgedRecord(problem.question, _prompt(problem, (), settings, prompts), programs, problem)
+        yield _Answer(turn, f"{sample}/0", [verdict.kind for verdict in result.verdicts], [result.pass_rate])
 
 
-def _read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompts: PromptSet) -> JudgedRecord:
-    problem = Problem.parse(record)
-    trajectories = decode_trajectories(problem, record)
-    check_evaluated(ProblemTrajectories(problem, trajectories))
-    seen = trajectories[0].context(0) if trajectories[0].messages else []
-    programs = []
+def _turns(problem: Problem, trajectories: Iterable[Trajectory], settings: JudgedSettings) -> Iterator[_Answer]:
     for trajectory in trajectories:
         turns = trajectory.turns[:1] if settings.responses == "as_written" else trajectory.turns
         rates: list[float] = []
@@ -282,10 +291,8 @@ def _read_multi_turn(record: Mapping[str, Any], settings: JudgedSettings, prompt
                 raise UserError("it has no 'hidden_verdicts': run eval_multi_turn.py first")
             public = [] if turn.public_result is None else [verdict.kind for verdict in turn.public_result.verdicts]
             context = _context(trajectory, number) if settings.responses == "turns" else ()
-            kinds = [*public, *turn.hidden_verdicts]
-            origin = f"{trajectory.sample}/{number}"
-            programs.append(_program(turn, kinds, origin, settings, rates[: number + 1], context))
-    return JudgedRecord(problem.question, _prompt(problem, seen, settings, prompts), programs, problem)
+            kinds, origin = [*public, *turn.hidden_verdicts], f"{trajectory.sample}/{number}"
+            yield _Answer(turn, origin, kinds, rates[: number + 1], context)
 
 
 def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
@@ -297,25 +304,18 @@ def _context(trajectory: Trajectory, number: int) -> tuple[Message, ...]:
     return tuple(trajectory.context(number)[len(trajectory.context(0)) :])
 
 
-def _program(
-    turn: Turn,
-    kinds: Sequence[VerdictKind],
-    origin: str,
-    settings: JudgedSettings,
-    rates: Sequence[float],
-    context: tuple[Message, ...] = (),
-) -> Candidate | Dropped:
-    """A turn's program, judged as `kinds`; the pass rates are its own, last, and those of the turns before it."""
+def _program(answer: _Answer, settings: JudgedSettings) -> Candidate | Dropped:
+    turn, kinds, rates = answer.turn, answer.kinds, answer.rates
     code = turn.program
     text = None if settings.responses == "programs" else turn.response
     failed = next((kind for kind in kinds if kind is not VerdictKind.PASSED), None)
     # A response that was cut off has no end to learn, but its program is what was judged.
     if turn.error or (text is not None and turn.finish_reason not in (None, "stop")):
-        return Dropped(NOT_FINISHED, origin)
+        return Dropped(NOT_FINISHED, answer.origin)
     if code is None and text is None:
-        return Dropped(NO_PROGRAM, origin)
+        return Dropped(NO_PROGRAM, answer.origin)
     if not kinds or failed is VerdictKind.NOT_RUN:
-        return Dropped(UNKNOWN_RESULT, origin)
+        return Dropped(UNKNOWN_RESULT, answer.origin)
     if failed is None:
         status = Status.ACCEPTED
     else:
@@ -325,13 +325,4 @@ def _program(
         rules = RewardSettings(require_thinking=settings.require_thinking == "true")
         rate = None if code is None else rates[-1]
         reward = compute_reward(turn.response, rate, max(rates[:-1], default=0.0), rules).total
-    return Candidate(code or "", status, reward, origin, text, context)
-
-
-def _prompt(
-    problem: Problem, seen: Sequence[Message], settings: JudgedSettings, prompts: PromptSet
-) -> Sequence[Message]:
-    """Of a model's responses the prompt that it saw, if the record has it; of bare programs the prompt set's."""
-    if settings.responses == "programs":
-        return opening_messages(prompts.first_turn(problem.question, problem.tests.fn_name), prompts)
-    return seen or first_messages(problem, prompts)
+    return Candidate(code or "", status, reward, answer.origin, text, answer.context)
