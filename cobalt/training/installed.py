@@ -32,7 +32,7 @@ def choose_attention(config: Any) -> str:
             " use --profile paper or gpu-1, or another checkout that was set up by scripts/setup.sh --profile cpu"
         )
     model: Any = OmegaConf.select(config, key)
-    chosen, why = (model.override_config or {}).get("attn_implementation"), "it is set"
+    chosen, why = (model.override_config or {}).get("attn_implementation"), "the scale or an override sets it"
     if chosen in (None, _FLASH):
         lacks = "" if package_version("flash-attn") else f"flash-attn is not installed here ({_HOW})"
         lacks = "flash-attn needs a GPU" if on_cpu else lacks

@@ -104,7 +104,7 @@ class Run:
             host: dict[str, float] = {"processes": _CPU_ONLINE if self.online else each * _CPU_OFFLINE}
             host |= {name: each * value for name, value in (states | work).items()} | {"shared memory": messages}
             if self.online:
-                host["vLLM, reference"] = shape.parameters * (each * self.served + stored * self.reference)
+                host["vLLM and reference"] = shape.parameters * (each * self.served + stored * self.reference)
             return [Need("host memory", host, memory), *other]
         no_moments, no_weights, away = (bool(self[f"{self.engine}.{name}"]) for name in _OFFLOADS)
         cuda = {"CUDA": (1 + self.online) * _CUDA}
