@@ -9,8 +9,6 @@ from outside import assert_each_is_refused, run_commands
 from support import ROOT, needs_api, square_problem, write_lines
 
 from cobalt.episode import load_prompts
-from cobalt.problems.problem import load_problems
-from cobalt.stage.errors import UserError
 
 SERVICES = "-m cobalt.services"
 SINGLE = "run_single_turn_vllm.py -i problems.jsonl -o single.jsonl"
@@ -34,6 +32,9 @@ OF_COMMANDS = {
     f"{SINGLE} -i absent.jsonl": "absent.jsonl",
     f"{SINGLE} --input-file absent.jsonl": "absent.jsonl",
     f"{SINGLE} -i bad.jsonl": "line 2: field 'question' is missing",
+    f"{SINGLE} -i empty.jsonl": "the file holds no problem",
+    f"{SINGLE} -i deep.jsonl": "nested too deeply",
+    f"{SINGLE} -i half.jsonl": "line 1: not Unicode text",
     f"{SINGLE} -o /dev/null": "'/dev/null' is not a file",
     # The problem brings a first message, which these prompts would not word.
     f"{SINGLE} -i own.jsonl --prompts paper": "'two'",
@@ -90,8 +91,11 @@ def folder(tmp_path_factory):
         "closed": [square_problem(1, public_test_cases=None)],
         "bad": [problem, {"id": 2}],
         "turns": [square_problem(1, responses=["a"], finish_reasons=["tired"])],
+        "half": [square_problem(1, question="half a \ud800 pair")],
+        "empty": [],
     }.items():
         write_lines(folder / f"{name}.jsonl", records)
+    (folder / "deep.jsonl").write_text('{"id":' + "[" * 100_000)
     generation = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 8192, "chat_template_thinking": "default"}
     arguments = {"stage": "single_turn", "generation": generation, "prompts": dict(load_prompts("paper").digests)}
     (folder / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))
@@ -122,22 +126,6 @@ def test_a_wrong_flag_a_service_that_is_not_there_and_a_missing_key_are_named(fo
     ended = run_commands([(folder, command.split()) for command in ends], **variables)
     for (code, named), (ended_with, _, said) in zip(ends.values(), ended, strict=True):
         assert ended_with == code and named in said and "Traceback" not in said, said
-
-
-BAD_FILES = {
-    "line 2: field 'question' is missing": json.dumps(square_problem(1)) + '\n{"id": 2}\n',
-    "the file holds no problem": "",
-    "nested too deeply": '{"id":' + "[" * 100_000,
-    "line 1: not valid JSON .*digits": f'{{"id": {"9" * 60_000}}}',
-    "line 1: not Unicode text": json.dumps(square_problem(1, question="half a \ud800 pair")),
-}
-
-
-@pytest.mark.parametrize("named", BAD_FILES)
-def test_a_bad_problem_file_is_refused_by_line_and_field(tmp_path, named):
-    (tmp_path / "p.jsonl").write_text(BAD_FILES[named])
-    with pytest.raises(UserError, match=named):
-        load_problems(tmp_path / "p.jsonl")
 
 
 def test_help_of_a_script_imports_neither_ray_nor_torch_and_a_reader_that_has_seen_enough_gets_no_traceback():
