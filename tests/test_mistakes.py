@@ -8,12 +8,17 @@ import pytest
 from outside import assert_each_is_refused, run_commands
 from support import ROOT, needs_api, square_problem, write_lines
 
+from cobalt.commands.try_problems import Arguments
+from cobalt.datasets.split_tests import split_problem_file
+from cobalt.engine.model_name import fingerprint
 from cobalt.episode import load_prompts
+from cobalt.stage.manifest import open_manifest
 
 SERVICES = "-m cobalt.services"
 SINGLE = "run_single_turn_vllm.py -i problems.jsonl -o single.jsonl"
 MULTI = "run_multi_turn_vllm.py -i first.jsonl -o multi.jsonl"
 TRY = "cobalt try problems.jsonl -o tried"
+RUN = "cobalt try unsplit.jsonl -o run"
 EVALUATE = "eval_multi_turn.py -i first.jsonl -o evaluated.jsonl"
 
 OF_COMMANDS = {
@@ -54,6 +59,13 @@ OF_COMMANDS = {
     f"{TRY} --model chat --engine x=1": "'x'",
     f"{TRY} --model /no/such/folder": "/no/such/folder",
     "cobalt try own.jsonl --model chat --prompts paper -o tried_own": "'two'",
+    # The folder has a run of other settings.
+    f"{RUN} --model chat --max_tokens 256": "generation.max_tokens",
+    f"{RUN} --model chat -n 3": "generation.n",
+    f"{RUN} --model chat --prompts pocket": "prompts",
+    f"{RUN} --model chat --public_tests 2": "problems.jsonl",
+    f"{RUN} --model other": "engine.model",
+    f"{RUN} --model other/chat": "engine.fingerprint",
     "-m cobalt.training --data_dir data --model chat -o run data.trian_batch_size=4": "data.trian_batch_size",
     "-m cobalt.pocket --output_dir world --demonstrations 10": "demonstrations",
     f"{SERVICES} --engine a=1 -- true": "--model",
@@ -77,12 +89,13 @@ OF_COMMANDS = {
 def folder(tmp_path_factory):
     """The files that the commands name."""
     folder = tmp_path_factory.mktemp("mistakes")
-    for name, template in (("base", {}), ("chat", {"chat_template": "{{ messages }}"})):
+    chat = {"chat_template": "{{ messages }}"}
+    for name, template in (("base", {}), ("chat", chat), ("other", chat), ("other/chat", chat)):
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text("{}")
+        (folder / name / "config.json").write_text(json.dumps({"name": name}))
         (folder / name / "model.safetensors").touch()
         (folder / name / "tokenizer_config.json").write_text(json.dumps(template))
-    problem = square_problem(1)
+    problem, numbers = square_problem(1), [*"123456789"]
     for name, records in {
         "problems": [problem, square_problem(2)],
         "recorded": [{"id": "another", "responses": ["a", "b"]}],
@@ -93,12 +106,18 @@ def folder(tmp_path_factory):
         "turns": [square_problem(1, responses=["a"], finish_reasons=["tired"])],
         "half": [square_problem(1, question="half a \ud800 pair")],
         "empty": [],
+        "unsplit": [{"id": "a", "question": "Print it.", "test_cases": {"inputs": numbers, "outputs": numbers}}],
     }.items():
         write_lines(folder / f"{name}.jsonl", records)
     (folder / "deep.jsonl").write_text('{"id":' + "[" * 100_000)
     generation = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 8192, "chat_template_thinking": "default"}
     arguments = {"stage": "single_turn", "generation": generation, "prompts": dict(load_prompts("paper").digests)}
     (folder / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))
+    run = Arguments(folder / "unsplit.jsonl", folder / "run").sample_settings()
+    split_problem_file(folder / "unsplit.jsonl", run.input_file)
+    engine = {"model": "chat", "fingerprint": fingerprint(folder / "chat")}
+    open_manifest(run.output_file, {"stage": "single_turn", "engine": engine} | run.decisive(), [run.input_file])
+    write_lines(run.output_file, [problem])
     return folder
 
 
