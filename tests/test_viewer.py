@@ -13,7 +13,6 @@ import pytest
 from support import square_problem, trajectories_of, write_lines
 
 import cobalt.report.viewer.page
-from cobalt.hacking.events import HackingEvent
 from cobalt.judge import VerdictKind
 from cobalt.report.viewer.data import KINDS, SHOWN_CHARACTERS, problem_data
 from cobalt.report.viewer.page import write_viewer
@@ -121,18 +120,6 @@ def test_files_of_the_authors_without_raw_responses_and_verdicts_are_shown():
     assert "hidden" not in first and "tokens" not in first
 
 
-@pytest.mark.parametrize(
-    ("event", "named"),
-    [
-        *(((0, sample, turn, "others"), f"sample {sample}, turn {turn}") for sample, turn in ((0, 5), (3, 0), (-1, 0))),
-        ((0, 0, 0, "others", "print(2)"), "sample 0, turn 0 has another program"),
-    ],
-)
-def test_events_that_do_not_fit_the_run_are_refused(event, named):
-    with pytest.raises(UserError, match=named):
-        problem_data(trajectories_of(evaluated(0, [[RIGHT]], [[1.0]])), [HackingEvent(*event)])
-
-
 def test_the_same_run_gives_the_same_page_of_every_script_and_of_the_published_libraries(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])])
     for name in "abb":
@@ -152,7 +139,15 @@ def test_mistakes_get_one_sentence(tmp_path):
     write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[RIGHT]], [[1.0]])])
     other = write_lines(tmp_path / "other.jsonl", [evaluated(1, [[RIGHT]], [[1.0]])])
     asked = write_lines(tmp_path / "asked.jsonl", [evaluated(0, [[RIGHT]], [[1.0]], question="?")])
-    event = write_lines(tmp_path / "event.jsonl", [{"id": "other", "sample": 0, "turn": 0}])
+    event = {"id": 0, "sample": 0, "turn": 0}
+    wrong = {
+        "names problem 'other'": event | {"id": "other"},
+        "sample 0, turn 5": event | {"turn": 5},
+        "sample 3, turn 0": event | {"sample": 3},
+        "sample -1, turn 0": event | {"sample": -1},
+        "sample 0, turn 0 has another program": event | {"current_code": "print(2)"},
+    }
+    events = {named: write_lines(tmp_path / f"{named}.jsonl", [line]) for named, line in wrong.items()}
     short = write_lines(tmp_path / "short.jsonl", [evaluated("x", [[RIGHT]], [[1.0]], raw_responses=[["a", "b"]])])
     cases = [
         ({"runs": {"run": tmp_path / "none"}}, "none"),
@@ -160,8 +155,8 @@ def test_mistakes_get_one_sentence(tmp_path):
         ({"output": tmp_path / "view.txt"}, "ends in .html"),
         ({"output": tmp_path / "evaluation.jsonl/view.html"}, "cannot write"),
         ({"hacking": {"run": tmp_path / "absent"}}, "cannot read"),
-        ({"hacking": {"run": event}}, "names problem 'other'"),
-        ({"hacking": {"other": event}}, "hacking events are given for run 'other'"),
+        *(({"hacking": {"run": path}}, named) for named, path in events.items()),
+        ({"hacking": {"other": tmp_path / "absent"}}, "hacking events are given for run 'other'"),
         ({"runs": dict.fromkeys("abc", tmp_path)}, "one run or two"),
     ]
     cases += [({"runs": {"one": tmp_path, "two": two}}, "one and two .* side by side: .* 0") for two in (other, asked)]
