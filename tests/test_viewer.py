@@ -120,12 +120,14 @@ def test_files_of_the_authors_without_raw_responses_and_verdicts_are_shown():
     assert "hidden" not in first and "tokens" not in first
 
 
-def test_the_same_run_gives_the_same_page_of_every_script_and_of_the_published_libraries(tmp_path):
-    write_lines(tmp_path / "evaluation.jsonl", [evaluated(0, [[DOUBLE, RIGHT]], [[0.5, 1.0]])])
+def test_the_same_run_gives_the_same_page_of_every_script_and_the_published_libraries_and_no_other_markup(tmp_path):
+    write_lines(tmp_path / "evaluation.jsonl", [evaluated(HOSTILE, [[HOSTILE, RIGHT]], [[0.5, 1.0]], question=HOSTILE)])
     for name in "abb":
-        write_viewer({"run": tmp_path}, tmp_path / f"{name}.html")
-    page = (tmp_path / "a.html").read_text()
+        write_viewer({HOSTILE: tmp_path}, tmp_path / f"{name}.html")
+    page = (tmp_path / "a.html").read_text(encoding="ascii")
     assert (tmp_path / "b.html").read_text() == page
+    assert "<img" not in page and "onload='" not in page
+    assert page.count("<script") == page.count("</script") == 4  # index, libraries, the page's own, one piece
     assert (tmp_path / "a.html.run.json").exists()
     missing = {script.name for script in WEB.glob("*.js") if script.read_text() not in page}
     assert missing == {"curves.js", "rollouts.js", "watch.js"}, "those of `cobalt watch` alone"
