@@ -68,6 +68,14 @@ class Chromium:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
+    def each(self, selector, what="textContent"):
+        """The text, or another property, of each node of the page that a selector finds."""
+        return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.{what})")
+
+    def errors(self):
+        """What the page has written into its console."""
+        return [event for event in self.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
+
     def wait(self, condition, seconds=60):
         """Wait until a JavaScript condition holds."""
         end = time.monotonic() + seconds

@@ -6,6 +6,7 @@ import subprocess
 
 import hypothesis
 import pytest
+from chromium import CHROMIUM, Chromium
 from support import locked_folder
 
 from cobalt.serving.children import started_servers, variables
@@ -62,3 +63,12 @@ def services(seed_model):
     engine = {"model": str(seed_model), "max_model_len": 1024, "dtype": "float32"}
     with started_servers(judge={}, engine=engine) as servers:
         yield variables(servers)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser

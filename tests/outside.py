@@ -20,6 +20,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests/data/outside"
@@ -38,28 +39,18 @@ _HEADER = re.compile(r" (-.*?|[A-Z{\[][A-Z_.\- {}\[\]]*?)(?:  +(\S.*))?$")  # of
 _PREFIXES = {"COBALT_JUDGE_": "judge", "COBALT_VLLM_": "engine"}
 
 
-def flags():
-    """Of every command: its flags and positional arguments, with aliases, kind and default, as `--help` says them."""
-    return _in_process_of_its_own("flags")
+def seen():
+    """What a user sees now, by the stem of its file.
+
+    `flags`: of every command its flags and positional arguments, with aliases, kind and default, as `--help` says them.
+    `environment`: the variables that the documents name in full, and the settings of each app, which `PREFIX<NAME>`
+    sets. `routes`: of each app its routes as "METHOD path", in order.
+    """
+    return _in_process_of_its_own("seen")
 
 
-def routes():
-    """Of each app: its routes as "METHOD path", in order."""
-    return _in_process_of_its_own("routes")
-
-
-def environment():
-    """The variables that the documents name in full, and the settings of each app, which `PREFIX<NAME>` sets."""
-    named = _names(_DOCUMENTS)
-    return {
-        "documented": sorted(name for name in named if not name.endswith("_")),
-        "settings": _in_process_of_its_own("settings"),
-    }
-
-
-def read_by_code():
+def read_by_code(settings):
     """The variables that the code, the scripts or the tests read, those of the apps' settings included."""
-    settings = environment()["settings"]
     made = {f"{prefix}{name.upper()}" for prefix, app in _PREFIXES.items() for name in settings[app]}
     return _names(_SOURCES) | made
 
@@ -74,6 +65,11 @@ def run_commands(commands, **variables):
     Returns:
         Of each command the exit code, and what it wrote on the two outputs.
     """
+    return [ended[:3] for ended in run_commands_for_imports(commands, **variables)]
+
+
+def run_commands_for_imports(commands, **variables):
+    """`run_commands` with, of each command, the top-level modules that it was the first one to import."""
     listed = json.dumps([[str(folder), list(words)] for folder, words in commands])
     return _in_process_of_its_own("commands", listed, **variables)
 
@@ -94,10 +90,19 @@ def run_script(*words, **variables):
     )  # fmt: skip
 
 
-def run_commands_for_imports(commands, **variables):
-    """`run_commands` with, of each command, the top-level modules that it was the first one to import."""
-    listed = json.dumps([[str(folder), list(words)] for folder, words in commands])
-    return _in_process_of_its_own("commands_for_imports", listed, **variables)
+def arguments_of(words):
+    """The arguments of a command, as its own parser reads them; nothing runs."""
+    from cobalt.stage import cli
+
+    read = []
+
+    def parse(kind, _, command_line=None, **__):
+        read.append(cli.parse_arguments(kind, command_line))
+
+    with mock.patch.object(cli, "run_script", parse):
+        _start(words)
+    [arguments] = read
+    return arguments
 
 
 def _names(patterns):
@@ -120,31 +125,35 @@ def _in_process_of_its_own(what, *arguments, **more):
     return json.loads(finished.stdout.splitlines()[-1])
 
 
+def _start(words):
+    """Run a command in this process: a script, a module after `-m`, or `cobalt`."""
+    module = words[0] == "-m"
+    # As Python does: a script's folder is in the path, and `-m` among the arguments while the module is looked for.
+    script = [str((ROOT / words[0]).parent)] if words[0].endswith(".py") else []
+    with mock.patch.multiple(sys, argv=["-m", *words[2:]] if module else [*words], path=[*script, *sys.path]):
+        if module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        elif script:
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        else:
+            from cobalt.commands.main import main  # what the project's file names as the program `cobalt`
+
+            main(words[1:])
+
+
 def _run(words):
     """Run a command in this process: its exit code, and what it wrote on each of the two outputs."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    code, before = 0, sys.argv
-    sys.argv = [*words]
-    if words[0].endswith(".py"):
-        sys.path[0] = str((ROOT / words[0]).parent)  # as Python does
+    code = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            if words[0] == "-m":
-                sys.argv = ["-m", *words[2:]]  # as Python does while it looks for the module
-                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-            elif words[0] == "cobalt":
-                from cobalt.commands.main import main  # what the project's file names as the program `cobalt`
-
-                main(words[1:])
-            else:
-                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+            _start(words)
         except SystemExit as end:
             code = end.code or 0
         except Exception:  # noqa: BLE001 - a defect of one command is not to hide what the others did
             traceback.print_exc()
             code = "traceback"
         finally:
-            sys.argv = before
             logging.getLogger().handlers.clear()  # the next command has its own outputs
     return code, *(stream.buffer.getvalue().decode() for stream in (out, err))
 
@@ -154,16 +163,8 @@ def _commands(listed):
     results = []
     for folder, words in json.loads(listed):
         os.chdir(folder)
-        results.append(_run(words))
-    return results
-
-
-def _commands_for_imports(listed):
-    results = []
-    for command in json.loads(listed):
         before = {*sys.modules}
-        [result] = _commands(json.dumps([command]))
-        results.append((*result, sorted({name.partition(".")[0] for name in {*sys.modules} - before})))
+        results.append((*_run(words), sorted({name.partition(".")[0] for name in {*sys.modules} - before})))
     return results
 
 
@@ -216,28 +217,30 @@ def _default(described):
     return end[1] if end else ""
 
 
-def _settings():
-    """The names of each app's settings."""
-    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
-
-    return {"judge": sorted(ServiceSettings.model_fields), "engine": sorted(EngineServiceSettings.model_fields)}
-
-
-def _routes():
+def _seen():
     from cobalt.serving.engine_app import engine_api
     from cobalt.serving.judge_app import judge_api
+    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 
+    settings = {"judge": sorted(ServiceSettings.model_fields), "engine": sorted(EngineServiceSettings.model_fields)}
     apps = {"judge": judge_api(None), "engine": engine_api(None)}  # their routes ask for a service when they are called
     return {
-        name: [f"{method} {route.path}" for route in api.routes for method in sorted(route.methods)]
-        for name, api in apps.items()
+        "flags": _flags(),
+        "environment": {
+            "documented": sorted(name for name in _names(_DOCUMENTS) if not name.endswith("_")),
+            "settings": settings,
+        },
+        "routes": {
+            name: [f"{method} {route.path}" for route in api.routes for method in sorted(route.methods)]
+            for name, api in apps.items()
+        },
     }
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--write":
-        for kind in (flags, environment, routes):
-            (DATA / f"{kind.__name__}.json").write_text(json.dumps(kind(), indent=1, ensure_ascii=False) + "\n")
+        for stem, content in seen().items():
+            (DATA / f"{stem}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     else:
         result = globals()[f"_{sys.argv[1]}"](*sys.argv[2:])
         sys.stdout.write("\n" + json.dumps(result) + "\n")

@@ -14,16 +14,14 @@ from support import ROOT, needs_api, square_problem, trajectory_record, write_li
 
 from cobalt.commands.registry import COMMANDS
 from cobalt.commands.serve import explanation
-from cobalt.commands.try_problems import Arguments
 from cobalt.datasets.split_tests import SplitSettings, split, split_problem_file, split_tests
-from cobalt.engine.model_name import fingerprint
 from cobalt.problems.problem import Problem, load_problems
 from cobalt.rollout.api import ApiSampleSettings
 from cobalt.rollout.multi_turn import RepairSettings, repaired
 from cobalt.rollout.single_turn import SampleSettings, sampled
 from cobalt.stage import serve_state
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import open_manifest, read_summary
+from cobalt.stage.manifest import read_summary
 
 JUDGE = {"COBALT_JUDGE_URL": "http://127.0.0.1:7/evaluator"}
 ENGINE = {"COBALT_ENGINE_URL": "http://127.0.0.1:7/vllm_actor"}
@@ -59,18 +57,15 @@ def test_help_lists_every_command_and_imports_only_the_standard_library():
 
 
 def test_each_commands_help_has_an_example_with_its_flags_and_no_doubtful_metavar():
-    shown = run_commands(
-        (ROOT, [*name.split(), "--help"]) for name in (*SERVED, *(f"cobalt {one}" for one in COMMANDS))
-    )
-    for code, text, said in shown[: len(SERVED)]:
-        assert code == 0 and "serve run" in text, said
+    names = [*SERVED, *(f"cobalt {one}" for one in COMMANDS)]
+    shown = dict(zip(names, run_commands((ROOT, [*name.split(), "--help"]) for name in names), strict=True))
+    assert all(code == 0 and "{None}" not in text for code, text, _ in shown.values()), shown
+    assert all("serve run" in shown[name][1] for name in SERVED)
     page = (ROOT / "docs" / "commands.md").read_text()
-    for name, (code, text, said) in zip(COMMANDS, shown[len(SERVED) :], strict=True):
-        assert code == 0, said
-        assert f"`cobalt {name}`" in page
-        assert "Example: cobalt " + name in text
-        assert "{None}" not in text
-        for flag in re.findall(r"(?<!\S)--?\w+", COMMANDS[name].example.partition("-- ")[0]):
+    for name, command in COMMANDS.items():
+        text = shown[f"cobalt {name}"][1]
+        assert f"`cobalt {name}`" in page and f"Example: cobalt {name}" in text
+        for flag in re.findall(r"(?<!\S)--?\w+", command.example.partition("-- ")[0]):
             assert re.search(rf"(?<!\S){flag}\b", text), flag
 
 
@@ -98,13 +93,13 @@ def test_the_model_chooses_the_engine_and_its_flags():
 
 @needs_api
 def test_a_name_of_a_provider_that_is_also_a_model_on_this_machine_is_refused_by_the_flag_that_decides(tmp_path):
-    model = tmp_path / "hub" / "models--openai--both"
+    model = tmp_path / "models--openai--both"
     for file, text in {f"snapshots/{'0' * 40}/config.json": "{}", "refs/main": "0" * 40}.items():
         (model / file).parent.mkdir(parents=True)
         (model / file).write_text(text)
     words = ["cobalt", "sample", "-i", "p.jsonl", "-o", tmp_path / "o.jsonl", "--model", "openai/both"]
     both = [words, [*words, "--engine_kind", "vllm"]]
-    assert_each_is_refused(both, ["--engine_kind", "p.jsonl"], HF_HUB_CACHE=str(tmp_path / "hub"))
+    assert_each_is_refused(both, ["--engine_kind", "p.jsonl"], HF_HUB_CACHE=str(tmp_path))
 
 
 # --- running services
@@ -206,25 +201,25 @@ def own(identifier, tests):
     return {"id": identifier, "question": "Print the square.", "test_cases": numbers}
 
 
-@pytest.mark.parametrize(("tests", "asked", "public"), [(2, 4, 1), (4, 4, 3), (5, 4, 4), (9, 4, 4), (9, 2, 2)])
-def test_the_first_tests_become_public_and_at_least_one_stays_hidden(tests, asked, public):
-    problem = Problem.parse(split_tests(Problem.parse(own("a", tests)), asked))
+@pytest.mark.parametrize(
+    ("tests", "asked", "public", "warned"),
+    [(2, 4, 1, 1), (4, 4, 3, 1), (5, 4, 4, 1), (7, 4, 4, 1), (8, 4, 4, 0), (9, 4, 4, 0), (9, 2, 2, 0)],
+)
+def test_the_first_tests_become_public_one_stays_hidden_and_few_are_warned_of(
+    tmp_path, caplog, tests, asked, public, warned
+):
+    source = write_lines(tmp_path / "p.jsonl", [own("a", tests), own("b", 12), square_problem("c")])
+    split_problem_file(source, tmp_path / "q.jsonl", asked)
+    problem, *_ = load_problems(tmp_path / "q.jsonl")
     assert len(problem.public_tests) == public
     assert problem.public_tests.inputs + problem.hidden_tests.inputs == problem.tests.inputs
+    assert ("1 of 3 problems" in caplog.text) == warned
 
 
 def test_tests_of_a_function_under_another_name_of_the_field_are_refused_before_anything_starts():
     tests = {"function": "f", "inputs": ["1", "2"], "outputs": ["1", "2"]}
-    for given in (tests, json.dumps(tests)):
-        with pytest.raises(UserError, match=r"'p'.*'function'.*fn_name"):
-            split_tests(Problem.parse({"id": "p", "question": "f", "test_cases": given}))
-
-
-@pytest.mark.parametrize(("tests", "warned"), [(7, True), (8, False)])
-def test_few_hidden_tests_are_warned_of(tmp_path, caplog, tests, warned):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", tests), own("b", 9), square_problem("c")])
-    split_problem_file(source, tmp_path / "q.jsonl")
-    assert ("1 of 3 problems" in caplog.text) is warned
+    with pytest.raises(UserError, match=r"'p'.*'function'.*fn_name"):
+        split_tests(Problem.parse({"id": "p", "question": "f", "test_cases": json.dumps(tests)}))
 
 
 def test_split_counts_problems_with_both_kinds_of_tests_and_refuses_others_without_touching_a_result(tmp_path):
@@ -246,31 +241,6 @@ def test_split_counts_problems_with_both_kinds_of_tests_and_refuses_others_witho
     }
     assert_each_is_refused([["cobalt", "split", *words.split(), "-o", result] for words in refused], refused.values())
     assert result.read_bytes() == before
-
-
-def test_a_run_of_other_settings_in_the_folder_is_refused_by_try_before_an_engine_starts(tmp_path):
-    source = write_lines(tmp_path / "p.jsonl", [own("a", 9)])
-    model, other, namesake = models = [tmp_path / name for name in ("one", "two", "other/one")]
-    for folder in models:
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}" + " " * len(str(folder)))
-        (folder / "model.safetensors").touch()
-    given = Arguments(source, tmp_path / "run", model=str(model))
-    settings = given.sample_settings()
-    split_problem_file(source, settings.input_file)
-    made = {"stage": "single_turn", "engine": {"model": "one", "fingerprint": fingerprint(model)}} | settings.decisive()
-    open_manifest(settings.output_file, made, [settings.input_file])
-    write_lines(settings.output_file, [own("a", 9)])
-    refused = {
-        "--max_tokens 256": "generation.max_tokens",
-        "-n 3": "generation.n",
-        "--prompts pocket": "prompts",
-        "--public_tests 2": "problems.jsonl",
-        f"--model {other}": "engine.model",
-        f"--model {namesake}": "engine.fingerprint",
-    }
-    words = ["cobalt", "try", source, "-o", tmp_path / "run", "--model", model]
-    assert_each_is_refused([[*words, *flags.split()] for flags in refused], refused.values())
 
 
 @pytest.mark.parametrize(("cut", "shares"), [(0, []), (3, ["75.0 % "])])

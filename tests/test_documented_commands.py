@@ -11,23 +11,22 @@ import json
 import os
 import pkgutil
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import yaml
+from outside import arguments_of
 from support import ROOT
 
-from cobalt.commands import main as cobalt_program
+from cobalt.commands.registry import COMMANDS
 from cobalt.judge import LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.reward import RewardSettings, compute_reward, program_to_judge
-from cobalt.stage import cli
+from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
 
 PAGES = sorted(
     [page for folder in (".", "verl", "tests", "benchmarks") for page in (ROOT / folder).glob("*.md")]
@@ -38,8 +37,7 @@ PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_tur
 OTHERS = {"cat", "cd", "curl", "docker", "export", "git", "head", "inspect", "kubectl", "lm_eval", "mkdir", "mkdocs"}
 OTHERS |= {"rm", "source", "tail", "vf-eval"}
 """Programs of other projects, whose arguments are not checked here."""
-RUN = {f"cobalt.{name}": f"cobalt.serving.{name}" for name in ("preflight", "services")}
-"""Modules that `python -m` runs under a shorter name."""
+APPS = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": EngineServiceSettings}
 NUMBERED = re.compile(r"^\w+=\S+$")
 
 
@@ -108,71 +106,34 @@ def help_text(*program: str) -> str:
 
 def check_flags(words: list[str]) -> None:
     """Check that the help of a script, or of a command with a placeholder, names the flags."""
-    words = ["python", "-m", "cobalt.commands", *words[1:]] if words[0] == "cobalt" else words
-    length = {"python": 2, "bash": 2}.get(words[0], 1) + (words[1:2] == ["-m"])
-    if words[:3] == ["python", "-m", "cobalt.commands"] or words[2:3] == ["cobalt.judge"]:
-        length += len(words) > length  # the first argument is a command with flags of its own
-    program = ["bash", *words[:length]] if words[0] not in ("python", "bash") else words[:length]
-    known = help_text(*(sys.executable if word == "python" else word for word in program))
-    for flag in (word.partition("=")[0] for word in words[length:] if re.match(r"--?[a-zA-Z]", word)):
+    program = {"cobalt": ["python", "-m", "cobalt.commands", *words[1:2]], "python": words[:2], "bash": words[:2]}
+    known = help_text(*(sys.executable if w == "python" else w for w in program.get(words[0], ["bash", words[0]])))
+    for flag in (word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)):
         assert re.search(rf"(?<![\w-]){re.escape(flag.replace('_', '-'))}(?![\w-])", known), flag
 
 
-def check_service(words: list[str]) -> None:
-    from cobalt.serving.settings import EngineServiceSettings, ServiceSettings
-
-    if words[2] != "...":
-        app = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": EngineServiceSettings}[words[2]]
-        assert {word.partition("=")[0] for word in words[3:] if "=" in word} <= set(app.model_fields)
+NAMES = {f"cobalt {command}" for command in COMMANDS}
 
 
-def check_trl(words: list[str]) -> None:
-    trl = pytest.importorskip("trl", reason="needs scripts/setup.sh --with recipes")
-    trl.TrlParser(trl.GRPOConfig).parse_args_and_config([*words[4:], "--use_cpu", "--bf16", "false"])
-
-
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 @pytest.mark.parametrize(("page", "command"), DOCUMENTED)
 def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows(page, command):
     for words in parts(command):
+        if words[0] in OTHERS or words[:2] == ["python", "docs/recipes/trl_reward.py"]:
+            continue
         if words[0] == "serve":
-            check_service(words)
+            settings = {word.partition("=")[0] for word in words[3:] if "=" in word}
+            assert words[2] == "..." or settings <= set(APPS[words[2]].model_fields)
         elif words[0] in ("sbatch", "pytest"):
             files = [word.partition("::")[0] for word in words if "/" in word]
             assert files and all((ROOT / file).is_file() for file in files if not file.startswith("--")), words
-        elif words[:2] == ["python", "docs/recipes/trl_reward.py"]:
-            check_trl(words)
-        elif words[0] not in OTHERS:
-            kind, arguments = (None, []) if "..." in words else settings_of(words)
-            if kind is None:
-                check_flags(words)
-            elif arguments:  # otherwise it is the name of a program
-                cli.parse_arguments(kind, arguments)
-
-
-def settings_of(words: list[str]) -> tuple[type | None, list[str]]:
-    """The class of a command's arguments, and the arguments; None for a script with another parser."""
-    module, rest = "", words[2:]
-    if words[0] == "cobalt":
-        with pytest.MonkeyPatch.context() as patch:
-            ran = []
-            patch.setattr(cobalt_program, "run_command", lambda module, rest, **_: ran.append((module, rest)))
-            cobalt_program.main(words[1:])
-        [(module, rest)] = ran
-    elif words[:2] == ["python", "-m"]:
-        module, rest = RUN.get(words[2], words[2]), words[3:]
-        if hasattr(importlib.import_module(module), "__path__"):
-            module += ".__main__"
-    elif words[0] == "python":
-        source = (ROOT / words[1]).read_text()
-        if wrapped := re.search(r'^    run_command\("([\w.:]+)"\)$', source, re.MULTILINE):
-            module = wrapped[1]
-        elif re.search(r"^    run_script\(Arguments, ", source, re.MULTILINE):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.syspath_prepend((ROOT / words[1]).parent)  # scripts of benchmarks/ import each other
-                return runpy.run_path(str(ROOT / words[1]), run_name="documented")["Arguments"], rest
-    if ":" in module:
-        return next(iter(get_type_hints(pkgutil.resolve_name(module)).values())), rest
-    return getattr(importlib.import_module(module), "Arguments", None) if module else None, rest
+        elif words[0] not in ("cobalt", "python") or "..." in words:
+            check_flags(words)
+        elif " ".join(words) in NAMES or (words[1] == "-m" and len(words) == 3):  # the name of a program
+            with pytest.raises(SystemExit, match="0"):
+                arguments_of([*words[words[0] == "python" :], "--help"])
+        else:
+            arguments_of(words[words[0] == "python" :])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -34,11 +34,9 @@ def checkout(tmp_path_factory):
 
 
 def in_checkout(checkout, *arguments, **environment):
-    paths = {"PYTHONPATH": f"{checkout}:{checkout / 'verl'}"}
+    variables = os.environ | {"PYTHONPATH": f"{checkout}:{checkout / 'verl'}"} | environment
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=checkout, env=os.environ | paths | environment, capture_output=True, text=True, timeout=600
-    )
+    return subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, timeout=600)
 
 
 PIECES = """
@@ -175,12 +173,10 @@ def convert(checkout, folder, name, rows):
 def write_contest(checkout, folder, model):
     """The page's data set from its raw rows to Parquet; also for tests/long."""
     for name, numbers in (("train", range(16)), ("validation", range(16, 20))):
-        code, said = convert(checkout, folder, name, map(contest, numbers))
-        assert code == 0, said
+        assert convert(checkout, folder, name, map(contest, numbers))[0] == 0
     files = ["--train_file", folder / "train.jsonl", "--validation_file", folder / "validation.jsonl"]
     files += ["--local_dir", folder / "rows", "--model_name", model, "--prompts", "pocket", "--data_source", "contest"]
-    finished = in_checkout(checkout, "preproc/verl_preproc_single_turn.py", *files)
-    assert finished.returncode == 0, finished.stderr
+    in_checkout(checkout, "preproc/verl_preproc_single_turn.py", *files).check_returncode()
     return folder / "rows"
 
 

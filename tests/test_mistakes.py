@@ -8,14 +8,17 @@ import pytest
 from outside import assert_each_is_refused, run_commands
 from support import ROOT, needs_api, square_problem, write_lines
 
+from cobalt.commands.try_problems import Arguments
+from cobalt.datasets.split_tests import split_problem_file
+from cobalt.engine.model_name import fingerprint
 from cobalt.episode import load_prompts
-from cobalt.problems.problem import load_problems
-from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import open_manifest
 
 SERVICES = "-m cobalt.services"
 SINGLE = "run_single_turn_vllm.py -i problems.jsonl -o single.jsonl"
 MULTI = "run_multi_turn_vllm.py -i first.jsonl -o multi.jsonl"
 TRY = "cobalt try problems.jsonl -o tried"
+RUN = "cobalt try unsplit.jsonl -o run"
 EVALUATE = "eval_multi_turn.py -i first.jsonl -o evaluated.jsonl"
 
 OF_COMMANDS = {
@@ -34,6 +37,9 @@ OF_COMMANDS = {
     f"{SINGLE} -i absent.jsonl": "absent.jsonl",
     f"{SINGLE} --input-file absent.jsonl": "absent.jsonl",
     f"{SINGLE} -i bad.jsonl": "line 2: field 'question' is missing",
+    f"{SINGLE} -i empty.jsonl": "the file holds no problem",
+    f"{SINGLE} -i deep.jsonl": "nested too deeply",
+    f"{SINGLE} -i half.jsonl": "line 1: not Unicode text",
     f"{SINGLE} -o /dev/null": "'/dev/null' is not a file",
     # The problem brings a first message, which these prompts would not word.
     f"{SINGLE} -i own.jsonl --prompts paper": "'two'",
@@ -53,6 +59,13 @@ OF_COMMANDS = {
     f"{TRY} --model chat --engine x=1": "'x'",
     f"{TRY} --model /no/such/folder": "/no/such/folder",
     "cobalt try own.jsonl --model chat --prompts paper -o tried_own": "'two'",
+    # The folder has a run of other settings.
+    f"{RUN} --model chat --max_tokens 256": "generation.max_tokens",
+    f"{RUN} --model chat -n 3": "generation.n",
+    f"{RUN} --model chat --prompts pocket": "prompts",
+    f"{RUN} --model chat --public_tests 2": "problems.jsonl",
+    f"{RUN} --model other": "engine.model",
+    f"{RUN} --model other/chat": "engine.fingerprint",
     "-m cobalt.training --data_dir data --model chat -o run data.trian_batch_size=4": "data.trian_batch_size",
     "-m cobalt.pocket --output_dir world --demonstrations 10": "demonstrations",
     f"{SERVICES} --engine a=1 -- true": "--model",
@@ -76,12 +89,13 @@ OF_COMMANDS = {
 def folder(tmp_path_factory):
     """The files that the commands name."""
     folder = tmp_path_factory.mktemp("mistakes")
-    for name, template in (("base", {}), ("chat", {"chat_template": "{{ messages }}"})):
+    chat = {"chat_template": "{{ messages }}"}
+    for name, template in (("base", {}), ("chat", chat), ("other", chat), ("other/chat", chat)):
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text("{}")
+        (folder / name / "config.json").write_text(json.dumps({"name": name}))
         (folder / name / "model.safetensors").touch()
         (folder / name / "tokenizer_config.json").write_text(json.dumps(template))
-    problem = square_problem(1)
+    problem, numbers = square_problem(1), [*"123456789"]
     for name, records in {
         "problems": [problem, square_problem(2)],
         "recorded": [{"id": "another", "responses": ["a", "b"]}],
@@ -90,11 +104,20 @@ def folder(tmp_path_factory):
         "closed": [square_problem(1, public_test_cases=None)],
         "bad": [problem, {"id": 2}],
         "turns": [square_problem(1, responses=["a"], finish_reasons=["tired"])],
+        "half": [square_problem(1, question="half a \ud800 pair")],
+        "empty": [],
+        "unsplit": [{"id": "a", "question": "Print it.", "test_cases": {"inputs": numbers, "outputs": numbers}}],
     }.items():
         write_lines(folder / f"{name}.jsonl", records)
+    (folder / "deep.jsonl").write_text('{"id":' + "[" * 100_000)
     generation = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 8192, "chat_template_thinking": "default"}
     arguments = {"stage": "single_turn", "generation": generation, "prompts": dict(load_prompts("paper").digests)}
     (folder / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))
+    run = Arguments(folder / "unsplit.jsonl", folder / "run").sample_settings()
+    split_problem_file(folder / "unsplit.jsonl", run.input_file)
+    engine = {"model": "chat", "fingerprint": fingerprint(folder / "chat")}
+    open_manifest(run.output_file, {"stage": "single_turn", "engine": engine} | run.decisive(), [run.input_file])
+    write_lines(run.output_file, [problem])
     return folder
 
 
@@ -122,22 +145,6 @@ def test_a_wrong_flag_a_service_that_is_not_there_and_a_missing_key_are_named(fo
     ended = run_commands([(folder, command.split()) for command in ends], **variables)
     for (code, named), (ended_with, _, said) in zip(ends.values(), ended, strict=True):
         assert ended_with == code and named in said and "Traceback" not in said, said
-
-
-BAD_FILES = {
-    "line 2: field 'question' is missing": json.dumps(square_problem(1)) + '\n{"id": 2}\n',
-    "the file holds no problem": "",
-    "nested too deeply": '{"id":' + "[" * 100_000,
-    "line 1: not valid JSON .*digits": f'{{"id": {"9" * 60_000}}}',
-    "line 1: not Unicode text": json.dumps(square_problem(1, question="half a \ud800 pair")),
-}
-
-
-@pytest.mark.parametrize("named", BAD_FILES)
-def test_a_bad_problem_file_is_refused_by_line_and_field(tmp_path, named):
-    (tmp_path / "p.jsonl").write_text(BAD_FILES[named])
-    with pytest.raises(UserError, match=named):
-        load_problems(tmp_path / "p.jsonl")
 
 
 def test_help_of_a_script_imports_neither_ray_nor_torch_and_a_reader_that_has_seen_enough_gets_no_traceback():

@@ -29,13 +29,10 @@ def wheel(tmp_path_factory):
 
 
 def test_the_wheel_holds_every_file_of_both_packages(wheel):
-    tracked = subprocess.run(
-        ["git", "ls-files", "cobalt", "verl/cobalt_verl"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    expected = {name.removeprefix("verl/") for name in tracked.stdout.split() if (ROOT / name).exists()}
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert expected and not expected - names
-    assert {"cobalt/py.typed", "cobalt_verl/py.typed", "cobalt_verl/config/train.yaml"} <= names
+    listed = subprocess.check_output(["git", "ls-files", "cobalt", "verl/cobalt_verl"], cwd=ROOT, text=True)
+    expected = {name.removeprefix("verl/") for name in listed.split() if (ROOT / name).exists()}
+    assert {"cobalt/py.typed", "cobalt_verl/py.typed", "cobalt_verl/config/train.yaml"} <= expected
+    assert not expected - set(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture
@@ -45,21 +42,19 @@ def installed(wheel, tmp_path):
     return tmp_path / "packages"
 
 
+def run(folder, *words, **variables):
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=os.environ | variables, capture_output=True, text=True, timeout=120
+    )
+
+
 def test_cobalt_runs_from_the_wheel_alone(installed):
     [points] = installed.glob("*.dist-info/entry_points.txt")
     assert "cobalt = cobalt.commands.main:main" in points.read_text()
     # Without the packages of the environment, which help does not need; a command says which one is missing.
-    start = [sys.executable, "-S", "-c", "from cobalt.commands.main import main; main()"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
-    def run(*words):
-        return subprocess.run(
-            [*start, *words], cwd=installed, env=environment, capture_output=True, text=True, timeout=60
-        )
-
-    overview = run("--help")
+    start = ("-S", "-c", "from cobalt.commands.main import main; main()")
+    overview, without = (run(installed, *start, *words, PYTHONPATH="") for words in (["--help"], ["sample", "--help"]))
     assert overview.returncode == 0 and "sample" in overview.stdout
-    without = run("sample", "--help")
     assert without.returncode == 2 and "tyro" in without.stderr and "Traceback" not in without.stderr
 
 
@@ -84,8 +79,7 @@ def test_a_manifest_names_the_commit_of_this_project_and_not_of_a_checkout_that_
     for words in (["init"], ["add", *(["packages"] if tracked else [])], ["commit", "--allow-empty", "-m", "theirs"]):
         subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
     code = "from cobalt.stage.manifest import *; open_manifest(Path('r.jsonl'), {})"
-    environment = os.environ | {"PYTHONPATH": str(installed)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=60)
+    run(tmp_path, "-c", code, PYTHONPATH=str(installed)).check_returncode()
     assert (json.loads((tmp_path / "r.run.json").read_text())["git"] is not None) == tracked
 
 
@@ -96,10 +90,7 @@ def test_training_composes_its_configuration_from_the_installed_package(installe
         "config = c.compose(c.TrainingSettings(Path('d'), 'm', Path('o')));"
         "print(c.VERL_ADDITIONS, config.reward.custom_reward_function.path)"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", code], cwd=installed, env=os.environ | {"PYTHONPATH": str(installed)},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    finished = run(installed, "-c", code, PYTHONPATH=str(installed))
     assert finished.returncode == 0, finished.stderr
     additions, reward = finished.stdout.split()
     assert additions == str(installed / "cobalt_verl") and reward == "pkg://cobalt_verl.code_reward_func_think"

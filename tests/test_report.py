@@ -24,6 +24,7 @@ from cobalt.report.tables import Table, to_csv, to_markdown
 from cobalt.report.terminal import turn_table
 from cobalt.rollout.evaluate import turn_metrics, write_metrics
 from cobalt.rollout.protocols import outcomes_of
+from cobalt.stage.cli import show
 from cobalt.stage.errors import UserError
 
 
@@ -54,10 +55,12 @@ LATE = [[[0.0, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.0, 1.0]]]  # Pass@1 0.5, then 
 ZERO = [[[0.0, 0.0], [0.5, 0.0]], [[0.0, 0.0], [0.0, 0.5]]]
 
 
+def runs_of(tmp_path, **rates):
+    return [read_run(name, make_run(tmp_path / name, of_run)) for name, of_run in rates.items()]
+
+
 def two_runs(tmp_path, second=LATE, **options):
-    make_run(tmp_path / "early", EARLY)
-    make_run(tmp_path / "late", second, **options)
-    return [read_run(name, tmp_path / name) for name in ("early", "late")]
+    return [*runs_of(tmp_path, early=EARLY), read_run("late", make_run(tmp_path / "late", second, **options))]
 
 
 def test_differences_are_paired_by_problem_whatever_the_order_of_the_records(tmp_path):
@@ -70,19 +73,9 @@ def test_differences_are_paired_by_problem_whatever_the_order_of_the_records(tmp
     assert change.relative == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("times", "clear"), [(1, False), (4, True)])
-def test_a_gain_that_every_problem_shares_is_clear_unless_the_problems_are_few(tmp_path, times, clear):
-    make_run(tmp_path / "a", [[[0.0], [1.0]], [[1.0], [0.0]], [[0.0], [0.0]]] * times)
-    make_run(tmp_path / "b", [[[1.0], [1.0]], [[1.0], [1.0]], [[1.0], [0.0]]] * times)
-    change = change_between(read_run("a", tmp_path / "a"), 0, read_run("b", tmp_path / "b"), 0)
-    assert change.interval[0] < change.difference == 0.5 < change.interval[1]
-    assert change.clear is clear
-
-
 @pytest.mark.parametrize(("problems", "noted"), [(29, True), (30, False)])
 def test_tables_over_few_problems_say_so(tmp_path, problems, noted):
-    make_run(tmp_path / "a", [[[0.0]], [[1.0]], *([[[0.0]]] * (problems - 2))])
-    run = read_run("a", tmp_path / "a")
+    [run] = runs_of(tmp_path, a=[[[0.0]], [[1.0]], *([[[0.0]]] * (problems - 2))])
     assert run.metrics[0].problems == problems
     for caption in (turns_table([run]).caption, turn_table(run.metrics, "t").caption or ""):
         assert (f"Only {problems} problems" in str(caption)) is noted
@@ -92,14 +85,14 @@ def test_paired_intervals_are_those_of_a_bootstrap_that_keeps_pairs_together(tmp
     generator = np.random.default_rng(1)
     before = (generator.random((40, 4, 1)) < 0.4).astype(float)
     after = np.maximum(before, (generator.random((40, 4, 1)) < 0.2).astype(float))
-    make_run(tmp_path / "a", before.tolist())
-    make_run(tmp_path / "b", after.tolist())
-    change = change_between(read_run("a", tmp_path / "a"), 0, read_run("b", tmp_path / "b"), 0)
+    one, two = runs_of(tmp_path, a=before.tolist(), b=after.tolist())
+    change, same = change_between(one, 0, two, 0), change_between(one, 0, one, 0)
     pairs = np.stack([before.mean(axis=(1, 2)), after.mean(axis=(1, 2))])
     draws = generator.integers(40, size=(20_000, 40))
     resampled = pairs[:, draws].mean(axis=2)
     expected = np.quantile(resampled[1] - resampled[0], [0.025, 0.975])
     assert change.interval == pytest.approx(tuple(expected), abs=0.01)
+    assert change.clear == (change.interval[0] > 0) and not same.clear
 
 
 def test_tables_hold_the_figures_that_the_evaluation_wrote_and_no_change_relative_to_zero(tmp_path):
@@ -109,7 +102,7 @@ def test_tables_hold_the_figures_that_the_evaluation_wrote_and_no_change_relativ
     assert [float(row["pass_at_1"]) for row in rows] == [row["pass_at_1"] for row in written] == [0.25, 0.75]
     assert [[float(row["lower"]), float(row["upper"])] for row in rows] == [row["interval"] for row in written]
     assert turns_table(runs).rows[0] == ["0", "25.0 (0-50)", "50.0 (0-100)"]
-    runs = [read_run("zero", make_run(tmp_path / "zero", ZERO)), runs[1]]
+    runs = [*runs_of(tmp_path, zero=ZERO), runs[1]]
     assert turns_table(runs).rows[-1] == ["relative", "n/a", "+100.0 %"]
     assert all(row[1].endswith(", n/a") for row in differences_table(runs).rows)
 
@@ -274,8 +267,8 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
 
 
 def test_plots_take_any_name_of_a_run(tmp_path):
-    metrics = read_run("a", make_run(tmp_path / "a", EARLY)).metrics
-    plot_turns(dict.fromkeys(("_x", "$\\frac", "<b>&"), metrics), tmp_path / "p.svg")
+    [run] = runs_of(tmp_path, a=EARLY)
+    plot_turns(dict.fromkeys(("_x", "$\\frac", "<b>&"), run.metrics), tmp_path / "p.svg")
     text = (tmp_path / "p.svg").read_text()
     assert all(name in text for name in ("<!--  _x -->", "frac", "&lt;b&gt;&amp;"))
 
@@ -284,23 +277,20 @@ def test_mistakes_get_one_sentence(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/report.md").write_text("mine")
-    (tmp_path / "plain").mkdir()
-    write_lines(tmp_path / "plain" / "evaluation.jsonl", [square_problem(1)])
-    absent = {"id": 99, "sample": 0, "turn": 1}, {"id": 0, "sample": 9, "turn": 1}, {"id": 0, "sample": 0, "turn": 3}
-    unknown, sample, late = (write_lines(tmp_path / f"{number}", [event]) for number, event in enumerate(absent))
+    plain = write_lines(tmp_path / "plain.jsonl", [square_problem(1)])
     cases = [
         ([], {}, "name at least one run"),
         ([tmp_path / "none"], {}, "none"),
         ([tmp_path], {}, "evaluation.jsonl"),
-        ([tmp_path / "plain"], {}, "record 1: "),
+        ([plain], {}, "record 1: "),
         ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
-        ([early], {"hacking": {"early": unknown}}, "problem 99, turn 1"),
-        ([early], {"hacking": {"early": sample}}, "sample 9"),
-        ([early], {"hacking": {"early": late}}, "problem 0, turn 3"),
         ([early], {"folder": early / "evaluation.jsonl"}, "early/evaluation.jsonl"),
         ([early], {"folder": tmp_path / "theirs"}, r"report\.md"),
     ]
+    for event, named in (((99, 0, 1), "problem 99, turn 1"), ((0, 9, 1), "sample 9"), ((0, 0, 3), "problem 0, turn 3")):
+        line = dict(zip(("id", "sample", "turn"), event, strict=True))
+        cases.append(([early], {"hacking": {"early": write_lines(tmp_path / named, [line])}}, named))
     for runs, options, message in cases:
         with pytest.raises(UserError, match=message):
             write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
@@ -310,7 +300,7 @@ def test_mistakes_get_one_sentence(tmp_path):
 
 def test_the_report_in_a_terminal_has_its_tables_and_no_pictures(tmp_path, capsys):
     runs = (str(make_run(tmp_path / "a", EARLY)), f"after={make_run(tmp_path / 'b', LATE)}")
-    assert report_command.main(report_command.Arguments(runs, tmp_path / "report")) == 0
+    assert show(report_command.main(report_command.Arguments(runs, tmp_path / "report"))) == 0
     assert "pass_at_1.png" in (tmp_path / "report" / "report.md").read_text()
     shown = capsys.readouterr().out
     assert "25.0" in shown and "+50.0" in shown and "after" in shown and "🌆" not in shown

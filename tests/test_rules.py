@@ -49,6 +49,9 @@ def nodes(path, *kinds):
     return [node for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def modules(*packages):
     """The library's modules, or those of some packages, by their path below `cobalt/`."""
     folders = [LIBRARY / package for package in packages or ("",)]
@@ -70,10 +73,8 @@ def is_large(function):
 def test_modules_and_functions_are_small():
     large = {name for name, path in modules().items() if len(path.read_text().splitlines()) > LINES}
     for name, path in modules().items():
-        functions = nodes(path, ast.FunctionDef, ast.AsyncFunctionDef)
-        large |= {f"{name}:{function.name}" for function in functions if is_large(function)}
-    assert large == LARGE
-    assert len(LARGE) <= 12
+        large |= {f"{name}:{function.name}" for function in nodes(path, *FUNCTIONS) if is_large(function)}
+    assert large == LARGE and len(LARGE) <= 12
 
 
 def test_an_option_is_declared_and_described_once():
@@ -96,13 +97,12 @@ NAMES = {
 
 @pytest.mark.parametrize("folder", ["cobalt", "verl", "studies", "benchmarks"])
 def test_names_say_what_they_hold(folder):
-    defined = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        defined += [(path, node.name) for node in nodes(path, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)]
-        defined += [(path, node.arg) for node in nodes(path, ast.arg)]
-        defined += [(path, node.id) for node in nodes(path, ast.Name) if isinstance(node.ctx, ast.Store)]
-    assert defined
-    assert [(str(path), name) for path, name in defined if name.lower().strip("_") in NAMES] == []
+    defined = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        defined |= {(path, node.name) for node in nodes(path, *FUNCTIONS, ast.ClassDef)}
+        defined |= {(path, node.arg) for node in nodes(path, ast.arg)}
+        defined |= {(path, node.id) for node in nodes(path, ast.Name) if isinstance(node.ctx, ast.Store)}
+    assert defined and not {(path, name) for path, name in defined if name.lower().strip("_") in NAMES}
 
 
 # --- files
@@ -124,9 +124,8 @@ def calls(path):
     ("named", "packages", "allowed"), [(READING, NOUNS, READERS), (WRITING, (), WRITERS)], ids=["reading", "writing"]
 )
 def test_nouns_open_no_file_and_results_are_written_by_the_floor_alone(named, packages, allowed):
-    against = {module for module, path in modules(*packages).items() if calls(path) & named}
-    inside = {module for module in against for place in allowed if module == place or module.startswith(f"{place}/")}
-    assert against - inside == set()
+    opening = {module for module, path in modules(*packages).items() if calls(path) & named}
+    assert not {module for module in opening if not any(f"{module}/".startswith(f"{part}/") for part in allowed)}
 
 
 # --- imports
@@ -149,10 +148,8 @@ def importing(roots, packages):
 
 
 def test_the_library_has_the_packages_of_the_table_and_one_module_beside_them():
-    entries = [path for path in LIBRARY.iterdir() if path.name not in ("__pycache__", "py.typed")]
-    assert sorted(path.name for path in entries if path.is_dir()) == sorted(ORDER)
-    assert sorted(path.name for path in entries if path.is_file()) == ["__init__.py", "method.py"]
-    assert len(ORDER) <= 15
+    entries = {path.name for path in LIBRARY.iterdir()} - {"__pycache__", "py.typed"}
+    assert entries == {*ORDER, "__init__.py", "method.py"} and len(ORDER) <= 15
 
 
 @pytest.mark.parametrize("package", ORDER)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import tyro
 
@@ -55,47 +55,35 @@ class CheckRecorded:
     async def run(self) -> int:
         """Print each verdict that differs, and return the exit code."""
         async with LocalJudge(JudgeSettings.from_environment()) as judge:
-            comparisons = await recheck(self.file, judge)
-        if not comparisons:
+            programs, differences = await recheck(self.file, judge)
+        if not programs:
             raise UserError(f"{self.file} holds no recorded program")
-        differ = [item for item in comparisons if not item.agrees]
-        for item in differ:
-            first = next((v.kind for v in item.result.verdicts if v.kind != "passed"), "passed")
-            sys.stdout.write(f"differs: {item.name}: recorded {item.recorded}, judged {first}\n")
-        sys.stdout.write(f"{len(comparisons) - len(differ)} of {len(comparisons)} recorded verdicts agree\n")
-        return 1 if differ else 0
+        agree = f"{programs - len(differences)} of {programs} recorded verdicts agree"
+        sys.stdout.write("".join(f"{line}\n" for line in [*differences, agree]))
+        return 1 if differences else 0
 
 
-class Recheck(NamedTuple):
-    """One program judged again: the recorded verdict and this judge's result."""
+async def recheck(path: Path, judge: Judge) -> tuple[int, list[str]]:
+    """Judge every recorded program of a file again: how many there are, and a line for each that differs, in order.
 
-    name: str
-    recorded: bool
-    result: ExecResult
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the recorded verdict and this judge's agree on the whole suite."""
-        return self.result.all_passed == self.recorded
-
-
-async def recheck(path: Path, judge: Judge) -> list[Recheck]:
-    """Judge every recorded program of a file again, in the file's order.
+    The recorded verdict is about the whole suite.
 
     Raises:
         UserError: the file cannot be read, or a line has neither kind of program.
     """
 
-    async def one(suite: TestSuite, name: str, recorded: bool, code: str | None) -> Recheck:
+    async def difference(suite: TestSuite, name: str, recorded: bool, code: str | None) -> str:
         result = ExecResult.no_code(len(suite)) if code is None else await judge.judge(code, suite)
-        return Recheck(name, recorded, result)
+        first = next((verdict.kind for verdict in result.verdicts if verdict.kind != "passed"), "passed")
+        return "" if result.all_passed == recorded else f"differs: {name}: recorded {recorded}, judged {first}"
 
     programs: list[tuple[TestSuite, str, bool, str | None]] = []
     for position, record in read_rows(path):
         with naming(f"{path}, {position}"):
             suite = TestSuite.parse(record.get("test_cases"))
             programs += [(suite, *program) for program in _programs(record)]
-    return list(await asyncio.gather(*(one(*program) for program in programs)))
+    lines = await asyncio.gather(*(difference(*program) for program in programs))
+    return len(lines), [line for line in lines if line]
 
 
 def _programs(record: dict[str, Any]) -> Sequence[tuple[str, bool, str | None]]:

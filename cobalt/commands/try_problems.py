@@ -1,6 +1,5 @@
 """`cobalt try`: sample, repair, evaluate, report and viewer for a file of problems, with one engine and one judge."""
 
-import asyncio
 import dataclasses
 from dataclasses import field
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Annotated, Any
 
 import tyro
 from pydantic.dataclasses import dataclass
-from rich.console import Console
 
 from cobalt.datasets.split_tests import split_problem_file
 from cobalt.engine.model_check import check_model, model_path
@@ -90,10 +88,9 @@ class Arguments(SamplingFlags, EngineFlags, JudgeFlags, _Files):
         return {name: getattr(self, name) for name in names if name != "ids"}
 
 
-def main(arguments: Arguments) -> int:
-    """Check the input and run every step that is not finished; returns the exit code."""
-    sampling = arguments.sample_settings()
-    repairing = arguments.repair_settings()
+async def main(arguments: Arguments) -> Outcome:
+    """Check the input and run every step that is not finished, with one engine and one judge."""
+    sampling, repairing = arguments.sample_settings(), arguments.repair_settings()
     if arguments.model is not None and not engine_urls(arguments.engine_url):
         check_model(arguments.model)
         # A finished run starts no engine that would notice that it is of another model.
@@ -103,11 +100,15 @@ def main(arguments: Arguments) -> int:
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
     split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen)
-    outcomes = asyncio.run(_steps(arguments, sampling))
-    if outcomes is None:
-        return 1
-    _report(arguments, *outcomes)
-    return 0
+    evaluation = arguments.result("evaluation.jsonl")
+    async with open_judge(arguments.judge_url, arguments.judge) as judge:
+        async with EngineOnUse(sampling.opened) as engine:
+            sampled = await sample(sampling, engine, judge)
+            repaired = sampled if sampled.failed else await repair(repairing, engine, judge)
+        if repaired.failed:
+            return repaired
+        measured = await evaluate_turns(TurnsSettings(repairing.output_file, evaluation), judge)
+    return measured if measured.failed else _reported(arguments, repaired, measured)
 
 
 def _identity(model: str) -> dict[str, str]:
@@ -116,38 +117,20 @@ def _identity(model: str) -> dict[str, str]:
     return {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())} if path else {"model": model}
 
 
-async def _steps(arguments: Arguments, sampling: SampleSettings) -> tuple[Outcome, TurnsOutcome] | None:
-    """The three steps with one engine and one judge; None if problems failed."""
-    async with open_judge(arguments.judge_url, arguments.judge) as judge:
-        async with EngineOnUse(sampling.opened) as engine:
-            if (await sample(sampling, engine, judge)).failed:
-                return None
-            settings = arguments.repair_settings()
-            repaired = await repair(settings, engine, judge)
-            if repaired.failed:
-                return None
-        evaluation = TurnsSettings(settings.output_file, arguments.result("evaluation.jsonl"))
-        measured = await evaluate_turns(evaluation, judge)
-        return None if measured.failed else (repaired, measured)
-
-
-def _report(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> None:
-    """Write report and viewer, and print the table."""
+def _reported(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -> Outcome:
+    """Write report and viewer; the outcome of the whole."""
     name, evaluation = arguments.output_dir.name, arguments.result("evaluation.jsonl")
     evaluated = read_run(name, evaluation)
     report = write_report([evaluated], arguments.result("report"))
     page = arguments.result("view.html")
     write_viewer({name: evaluation}, page)
-    console = Console(highlight=False)
-    console.print(turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {evaluated.model}"))
-    for line in repaired.tables:
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(
-        f"every program and verdict: {page} (opens in a browser)\n"
-        f"tables and plots: {report}\n"
-        f"next: run it with another --model and another -o, then compare both:"
+    return Outcome(
+        tables=[
+            turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {evaluated.model}"),
+            *repaired.tables,
+        ],
+        wrote=f"{page}: every program and verdict, in a browser\nwrote {report}: tables and plots",
+        next="run it with another --model and another -o, then compare both:"
         f" cobalt report {quoted(arguments.output_dir)} OTHER -o report"
         " (runs with other --turns or -n compare with --allow turns samples)",
-        markup=False,
-        soft_wrap=True,
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.markdown import Markdown
 
 from cobalt.rollout.protocols import Ks
 from cobalt.stage.cli import run_script
+from cobalt.stage.run import Outcome
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,17 @@ class Arguments:
     k: Ks = ()
 
 
-def main(arguments: Arguments) -> int:
-    """Write the report and show it; the exit code."""
+def main(arguments: Arguments) -> Outcome:
+    """Write the report; what is shown has its tables."""
     from cobalt.report.runs import named_paths, read_run
     from cobalt.report.write import write_report
 
-    paths, hacking = named_paths(arguments.runs), named_paths(arguments.hacking)
-    report = write_report(
-        [read_run(name, path) for name, path in paths.items()],
-        arguments.output_dir,
-        hacking=hacking,
-        allowed=arguments.allow,
-        ks=arguments.k,
-    )
+    runs = [read_run(name, path) for name, path in named_paths(arguments.runs).items()]
+    hacking = named_paths(arguments.hacking)
+    report = write_report(runs, arguments.output_dir, hacking=hacking, allowed=arguments.allow, ks=arguments.k)
     text = re.sub(r"^!\[.*\n", "", report.read_text(encoding="utf-8"), flags=re.MULTILINE)  # a terminal shows no plots
-    Console().print(Markdown(text))
-    Console().print(
-        f"\nwrote {report}; tables and plots beside it\nnext: cobalt view RUN -o view.html, to read the programs",
-        soft_wrap=True,
-    )
-    return 0
+    following = "cobalt view RUN -o view.html, to read the programs"
+    return Outcome(tables=[Markdown(text)], wrote=f"{report}; tables and plots beside it", next=following)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def turns_table(runs: Sequence[Run]) -> Table:
     caption = "Pass@1 on hidden tests by turn, in per cent, with its 95 % bootstrap interval over problems"
     if any(len(run.metrics) > 1 for run in runs):
         totals = [change_between(run, 0, run, len(run.metrics) - 1) for run in runs]
-        rows += [["change", *map(_points, totals)], ["relative", *(_relative(change.relative) for change in totals)]]
+        rows += [["change", *map(_points, totals)], ["relative", *map(_relative, totals)]]
         caption += (
             "; below, the change from the first turn to the last, in points, paired over problems (*: its interval"
             " leaves zero out), and relative to the first turn"
@@ -56,9 +56,7 @@ def differences_table(runs: Sequence[Run]) -> Table:
         f" over the same {len(base.problems)} problems (*: it leaves zero out), and relative to {base.name}."
         f" {_few(runs)}".rstrip(),
         ["turn", *changes],
-        _rows_by_turn(
-            [[f"{_points(change)}, {_relative(change.relative)}" for change in row] for row in changes.values()]
-        ),
+        _rows_by_turn([[f"{_points(change)}, {_relative(change)}" for change in row] for row in changes.values()]),
         ("base", "run", "turn", "difference", "lower", "upper", "relative_difference"),
         [
             (base.name, name, turn, *_figures(change))
@@ -79,12 +77,12 @@ def usage_table(runs: Sequence[Run]) -> Table:
                 "responses": f"{total.responses:,}",
                 "prompt tokens": _number(total.prompt_tokens),
                 "generated tokens": _number(total.completion_tokens),
-                "generated a response": _number(_share(total.completion_tokens, total.responses)),
-                "at the first turn": _number(_share(first.completion_tokens, first.responses)),
-                "at the last turn": _number(_share(last.completion_tokens, last.responses)),
-                "cut off %": _percent(_share(total.cut_off, total.responses)),
+                "generated a response": _number(total.completion_tokens, total.responses),
+                "at the first turn": _number(first.completion_tokens, first.responses),
+                "at the last turn": _number(last.completion_tokens, last.responses),
+                "cut off %": _number(total.cut_off, total.responses / 100, decimals=1),
                 "cost $": _ABSENT if total.cost is None else f"{total.cost:.2f}{more}",
-                "$ a problem": _ABSENT if total.cost is None else f"{total.cost / len(run.problems):.4f}",
+                "$ a problem": _number(total.cost, len(run.problems), decimals=4),
             }
         )
     return Table(
@@ -110,7 +108,7 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
             f"{count} ({100 * count / judged:.0f} %)" if judged and category != NOT_CLASSIFIED else str(count)
             for category, count in counts.items()
         ]
-        rate = f"{100 * len(of_run) / turns:.1f}" if turns else _ABSENT
+        rate = _number(len(of_run), turns / 100, decimals=1) if turns else _ABSENT
         columns.append([str(len(of_run)), _number(turns), rate, *map(str, places), *categories])
         data.append((name, len(of_run), turns, *places, *counts.values()))
     return Table(
@@ -223,22 +221,14 @@ def _figures(change: Change) -> tuple[float | None, ...]:
     return (change.difference, *change.interval, change.relative)
 
 
-def _share(value: float | None, whole: int) -> float | None:
-    return None if value is None else value / whole
-
-
-def _percent(share: float | None) -> str:
-    return _ABSENT if share is None else f"{100 * share:.1f}"
-
-
 def _points(change: Change) -> str:
     lower, upper = change.interval
     mark = "*" if change.clear else ""
     return f"{_signed(100 * change.difference)}{mark} ({_signed(100 * lower)} to {_signed(100 * upper)})"
 
 
-def _relative(share: float | None) -> str:
-    return _ABSENT if share is None else f"{_signed(100 * share)} %"
+def _relative(change: Change) -> str:
+    return _ABSENT if change.relative is None else f"{_signed(100 * change.relative)} %"
 
 
 def _signed(value: float) -> str:
@@ -247,5 +237,5 @@ def _signed(value: float) -> str:
     return "0.0" if float(text) == 0 else text
 
 
-def _number(value: float | None) -> str:
-    return _ABSENT if value is None else f"{value:,.0f}"
+def _number(value: float | None, unit: float = 1, decimals: int = 0) -> str:
+    return _ABSENT if value is None else f"{value / unit:,.{decimals}f}"

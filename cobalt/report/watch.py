@@ -1,14 +1,15 @@
 """`cobalt watch RUN`: curves and rollouts of a training run in a browser. Flags in, one call of the page."""
 
 import contextlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from cobalt.stage.cli import run_script
+from cobalt.stage.run import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,22 @@ class Arguments:
     """Port of the page on the loopback interface; 0: any that is free."""
 
 
-def main(arguments: Arguments) -> int:
-    """Write or serve the page; the exit code."""
+def main(arguments: Arguments) -> Outcome:
+    """Write the page, or serve it until Ctrl-C."""
     from cobalt.report.viewer.watching import serving, write_watch
 
     if arguments.output_file is not None:
         write_watch(arguments.run, arguments.output_file)
-        Console(markup=False).print(f"wrote {arguments.output_file}\nnext: open it in a browser", soft_wrap=True)
-        return 0
+        return Outcome(wrote=str(arguments.output_file), next="open it in a browser")
     with contextlib.suppress(KeyboardInterrupt), serving(arguments.run, arguments.port) as (server, address):
         port = server.server_port
-        Console(markup=False).print(
+        sys.stdout.write(
             f"{arguments.run} is at {address}\nfrom another machine: ssh -L {port}:127.0.0.1:{port} HOST, and the same"
-            " address there; Ctrl-C ends it",
-            soft_wrap=True,
+            " address there; Ctrl-C ends it\n"
         )
+        sys.stdout.flush()
         server.serve_forever()
-    return 0
+    return Outcome()
 
 
 if __name__ == "__main__":

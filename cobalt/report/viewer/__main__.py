@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from cobalt.stage.cli import run_script
+from cobalt.stage.run import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,15 @@ class Arguments:
     """Hacking events of a run, as NAME=FILE; the page marks their turns."""
 
 
-def main(arguments: Arguments) -> int:
-    """Write the page; the exit code."""
+def main(arguments: Arguments) -> Outcome:
+    """Write the page."""
     from cobalt.report.runs import named_paths
     from cobalt.report.viewer.page import write_viewer
 
-    runs = named_paths(arguments.runs)
-    problems = write_viewer(runs, arguments.output_file, hacking=named_paths(arguments.hacking))
-    size = arguments.output_file.stat().st_size / 2**20
-    Console().print(
-        f"wrote {arguments.output_file} ({size:.1f} MiB; problems: {problems})\nnext: open it in a browser",
-        soft_wrap=True,
-    )
-    return 0
+    page = arguments.output_file
+    problems = write_viewer(named_paths(arguments.runs), page, hacking=named_paths(arguments.hacking))
+    size = f"{page.stat().st_size / 2**20:.1f} MiB"
+    return Outcome(wrote=f"{page} ({size}; problems: {problems})", next="open it in a browser")
 
 
 if __name__ == "__main__":
