@@ -103,6 +103,13 @@ def test_a_later_set_up_keeps_the_profile_that_is_there_or_is_refused_and_change
         assert (checkout / ".venv" / ".cobalt-setup").read_text() == f"{held}\n"
 
 
+@pytest.mark.parametrize("script", ["quickstart.sh", "hacking_study.sh"])
+def test_a_study_that_needs_a_cpu_environment_does_not_turn_one_for_gpus_into_it(checkout, script):
+    has(checkout, "old gpu\n")
+    finished = subprocess.run(["bash", checkout / "scripts" / script], capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 2 and "gpu" in finished.stderr
+
+
 @pytest.mark.parametrize(
     ("packages", "profile"),
     [
