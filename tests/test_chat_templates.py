@@ -24,7 +24,6 @@ from cobalt.episode.chat_template import (
     end_of_turn,
     opened_thinking,
     template_arguments,
-    template_thinks,
 )
 from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.problems.problem import Problem
@@ -275,15 +274,6 @@ def test_rollout_and_reward_find_the_same_program_and_none_in_a_thinking_that_wa
 # --- from collection to training
 
 
-def prompts_of(model, engine):
-    """The tokens of the prompts that an engine was asked, by problem, sample and turn, as the service renders them."""
-    return {
-        (str(call.problem_id), sample, call.turn): render(model.tokenizer, conversation, "default")[0]
-        for conversation, settings, call in engine.asked
-        for sample in (range(settings.n) if call.sample is None else [call.sample])
-    }
-
-
 HISTORIES = [
     {"enable_thinking": False},
     {"enable_thinking": True},
@@ -291,21 +281,14 @@ HISTORIES = [
 ]
 
 
-def answers_of(model):
-    """A wrong program, a long thinking that was cut off, and twice a right program."""
-    return [
-        model.write("a", "```python\nprint(0)\n```"),
-        model.write(f"b {DRAFT} " + "c" * 6100),
-        model.write("d", PROGRAM),
-        model.write("e", PROGRAM),
-    ]
-
-
 @pytest.mark.parametrize("history", HISTORIES)
 async def test_training_on_partial_trajectories_and_online_episodes_show_the_prompts_that_collection_showed(
     model, tmp_path, history
 ):
-    answers, judge = answers_of(model), FakeJudge(lambda code, _: code.startswith("print(int"))
+    judge = FakeJudge(lambda code, _: code.startswith("print(int"))
+    # A wrong program, a long thinking that was cut off, and twice a right program.
+    written = (("a", "```python\nprint(0)\n```"), (f"b {DRAFT} " + "c" * 6100, None), ("d", PROGRAM), ("e", PROGRAM))
+    answers = [model.write(*response) for response in written]
     engine = FakeEngine(lambda call: model.opened + answers[call.turn])
     files = {}
     for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
@@ -322,7 +305,13 @@ async def test_training_on_partial_trajectories_and_online_episodes_show_the_pro
         await select_prompts(cut, judge)
     rows = settings_of(tmp_path, model.name, files.values(), MultiTurnRowsSettings, 10**5)
     convert_multi_turn(rows)
-    seen, config, prompts = set(), model.config(), prompts_of(model, engine)
+    # What the engine was asked, by problem, sample and turn, as the service renders it.
+    prompts = {
+        (str(call.problem_id), sample, call.turn): render(model.tokenizer, conversation, "default")[0]
+        for conversation, settings, call in engine.asked
+        for sample in (range(settings.n) if call.sample is None else [call.sample])
+    }
+    seen, config = set(), model.config()
     for row in parquet.read_table(rows.local_dir / "train.parquet").to_pylist():
         info = row["extra_info"]
         # The problem alone is a prompt too, and has no sample.
@@ -332,8 +321,8 @@ async def test_training_on_partial_trajectories_and_online_episodes_show_the_pro
         seen.add(place[2])
     assert seen == {0, 1, 2, 3}
 
-    end, written = end_of_turn(model.tokenizer, {}), answers[:3]
-    ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in written]
+    end = end_of_turn(model.tokenizer, {})
+    ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in answers[:3]]
     asked, outputs = await online_episode(model, ids, judge, history)
     assert asked == [prompts["p0", 0, turn] for turn in range(3)]
     tokens = [zip(row.response_ids, row.response_mask, strict=True) for row in outputs]
@@ -379,6 +368,8 @@ async def online_episode(model, responses, judge, history):
 REQUIRES = "reward.custom_reward_function.reward_kwargs.require_thinking"
 OFF = "+data.apply_chat_template_kwargs.enable_thinking=false"
 ASKS = [{"role": "system", "content": "Reason between <think> and </think>."}, CHAT[1]]
+POCKET = resources.files("cobalt.pocket").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+OWN_TEMPLATES = {"plain": TURNS, "pocket": POCKET}
 
 
 @pytest.mark.parametrize(
@@ -388,20 +379,21 @@ ASKS = [{"role": "system", "content": "Reason between <think> and </think>."}, C
         ("llama", CHAT[:2], [f"{OPENS}=true"], True),
         ("qwen3", CHAT[:2], [OFF], False),
         ("llama", CHAT[:2], [OFF, f"{OPENS}=true"], True),  # it has no such switch
-        (None, CHAT[:2], [], False),
-        (None, ASKS, [], True),
-        (None, CHAT, [], True),  # an earlier answer thinks
+        ("plain", CHAT[:2], [], False),
+        ("pocket", CHAT[:2], [], True),
+        ("plain", ASKS, [], True),
+        ("plain", CHAT, [], True),  # an earlier answer thinks
         ("qwen3", CHAT[:2], [f"{REQUIRES}=false"], False),
-        (None, CHAT[:2], [f"{REQUIRES}=true"], True),
+        ("plain", CHAT[:2], [f"{REQUIRES}=true"], True),
     ],
 )
 def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     tmp_path, form, messages, overrides, required
 ):
-    folder = save_policy(tmp_path, form or "qwen3")
-    if form is None:
+    folder = save_policy(tmp_path, form if form in FORMS else "qwen3")
+    if form in OWN_TEMPLATES:
         tokenizer = make_tokenizer("qwen3")
-        tokenizer.chat_template = TURNS
+        tokenizer.chat_template = OWN_TEMPLATES[form]
         tokenizer.save_pretrained(folder)
     write_rows(
         tmp_path / "train.parquet",
@@ -415,13 +407,6 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     assert "</think>" in sentence if required else "without" in sentence
     assert ("is set" in sentence) == any(REQUIRES in override for override in overrides)
     assert deciding(settings, config)["reward"]["settings"].get("require_thinking", True) is required
-
-
-def test_the_seed_model_of_the_pocket_world_thinks():
-    tokenizer = make_tokenizer("qwen3")
-    package = resources.files("cobalt.pocket")
-    tokenizer.chat_template = package.joinpath("chat_template.jinja").read_text(encoding="utf-8")
-    assert template_thinks(tokenizer, {})
 
 
 def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):

@@ -175,6 +175,8 @@ def problem(**fields):
 def test_built_in_prompts_carry_question_and_feedback_verbatim(name):
     prompts = load_prompts(name)
     assert "Print {{ it }}." in prompts.first_turn("Print {{ it }}.")
+    called = problem(test_cases={"fn_name": "merge", "inputs": ["1"], "outputs": ["1"]})
+    assert "merge" in first_messages(called, prompts)[-1]["content"], "the function that the judge calls"
     assert "Input:\n<1>&" in prompts.feedback("Input:\n<1>&")
     assert [message["role"] for message in first_messages(problem(), prompts)] == ["system", "user"]
     own = first_messages(problem(instruction="As it is."), prompts)
@@ -239,13 +241,6 @@ def test_a_template_that_reaches_for_python_is_refused_and_does_nothing(tmp_path
     assert not trap.exists()
 
 
-def test_the_pocket_prompt_names_the_function_that_the_judge_calls():
-    tests = {"fn_name": "merge", "inputs": ["1", "2"], "outputs": ["1", "2"]}
-    problem = Problem.parse({"id": 1, "question": "Merge.", "test_cases": tests})
-    said = first_messages(problem, load_prompts("pocket"))[-1]["content"]
-    assert "merge" in said and "stdin" not in said
-
-
 # --- the episode
 
 PROBLEM = Problem.parse(square_problem(0))
@@ -278,36 +273,26 @@ def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(o
         episode.observe(Turn(RESPONSE), result_of(True, True))
 
 
-async def test_a_step_judges_the_program_on_the_tests_of_the_episode():
-    judge = FakeJudge([True, False])
-    turn = await episode_of(1).step(Turn(RESPONSE), judge)
-    assert judge.asked == [("print(1)", PROBLEM.public_tests)]
-    assert turn.public_result == result_of(True, False)
-
-
 async def test_a_response_without_a_program_fails_every_test_and_is_not_judged():
     turn = await episode_of(1).step(Turn("I do not know."), FakeJudge(None))
     assert (turn.program, turn.public_result, turn.public_pass_rate) == (None, ExecResult.no_code(2), 0.0)
     assert await judge_response(FakeJudge(None), "none", PROBLEM.hidden_tests) == ExecResult.no_code(2)
 
 
-async def test_a_failure_of_the_judge_leaves_the_episode_as_it_was():
-    answers = iter([InfrastructureError("the sandbox died"), True])
-    judge = FakeJudge(lambda *_: next(answers))
-    episode = episode_of(1)
+async def test_a_step_judges_on_the_tests_of_the_episode_and_a_failure_of_the_judge_leaves_it_as_it_was():
+    answers = iter([InfrastructureError("the sandbox died"), [True, False]])
+    judge, episode = FakeJudge(lambda *_: next(answers)), episode_of(1)
     with pytest.raises(InfrastructureError):
         await episode.step(Turn(RESPONSE), judge)
     assert (episode.messages, episode.done) == (OPENING, False)
-    await episode.step(Turn(RESPONSE), judge)
-    assert episode.done
+    assert (await episode.step(Turn(RESPONSE), judge)).public_result == result_of(True, False)
+    assert episode.done and judge.asked == [("print(1)", PROBLEM.public_tests)] * 2
 
 
 # --- records
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 KINDS = st.sampled_from(list(VerdictKind))
-
-
 GENERATED = {
     "finish_reason": st.sampled_from([None, "stop", "length", "prompt_too_long", "error"]),
     "prompt_tokens": st.none() | st.integers(0, 99),

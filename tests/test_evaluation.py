@@ -48,15 +48,6 @@ def test_equal_values_are_their_interval_and_get_an_exact_bound_where_their_limi
     assert bootstrap_interval([0.0] * problems, bounds=DIFFERENCES) == pytest.approx((-most, most), rel=1e-2)
 
 
-def test_the_exact_bound_covers_a_rare_success_as_often_as_it_says():
-    # The worst case of the bound: with this rate, 20 problems have no success in 5 % of all draws.
-    rate = 1 - 0.05 ** (1 / 20)
-    draws = np.random.default_rng(0).binomial(1, rate, (4000, 20)).astype(float)
-    none = draws[draws.sum(axis=1) == 0]
-    assert 0.035 <= len(none) / len(draws) <= 0.065
-    assert bootstrap_interval(list(none[0]), bounds=RATES)[1] == pytest.approx(rate)
-
-
 def test_95_percent_intervals_cover_the_true_mean_about_as_often_as_they_say_and_are_the_same_each_time():
     generator = np.random.default_rng(0)
     covered = 0

@@ -9,6 +9,7 @@ import re
 from functools import partial
 
 import pytest
+from chat_tokenizers import make_tokenizer
 from outside import run_commands
 from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectory_record, write_lines
 from test_hacking import A, B, extract, recorded, result
@@ -583,17 +584,11 @@ def test_function_problems(tmp_path):
     assert "fn_name" not in json.loads(lcb_problem(tmp_path, function_row(), True)["test_cases"])  # there, too
 
 
+@pytest.mark.slow
 def test_one_bos():
-    class Tokenizer:
-        """Writes its BOS into the template's text, and puts one in front where it may."""
-
-        def apply_chat_template(self, conversation, *, tokenize, add_generation_prompt):
-            return "^a"
-
-        def encode(self, text, *, add_special_tokens):
-            return [ord(character) for character in "^" * add_special_tokens + text]
-
-    assert render(Tokenizer(), [], "default") == ([ord("^"), ord("a")], "")
+    tokenizer = make_tokenizer("llama")  # writes its BOS in the template, and puts one in front where it may
+    ids, _ = render(tokenizer, [{"role": "user", "content": "a"}], "default")
+    assert ids.count(tokenizer.bos_token_id) == 1
 
 
 def test_seeds():

@@ -10,7 +10,6 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from outside import run_commands
 from provider import answer, serve
 from support import FakeEngine, FakeJudge, needs_api, square_problem, write_lines
 from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
@@ -18,7 +17,7 @@ from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
 from cobalt.engine.provider_access import import_litellm
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
-from cobalt.hacking.events import content_key, count_categories
+from cobalt.hacking.events import SECTIONS, content_key, count_categories
 from cobalt.hacking.events import read_events as report_events
 from cobalt.hacking.extraction import ExtractionSettings, extract_events
 from cobalt.hacking.perturbation import PerturbationSettings, perturb, swap_outputs
@@ -322,16 +321,7 @@ def sections(messages):
     return dict(re.findall(pattern, user["content"], flags=re.DOTALL)), fence
 
 
-SECTIONS = {
-    "question": "PROBLEM",
-    "previous_code": "PROGRAM BEFORE",
-    "feedback": "FEEDBACK WITH THE WRONG EXPECTED OUTPUT",
-    "current_code": "PROGRAM AFTER",
-    "patch": "CHANGED LINES",
-}
-
-
-@pytest.mark.parametrize("field", SECTIONS)
+@pytest.mark.parametrize("field", SECTIONS.values())
 @pytest.mark.parametrize("text", INJECTIONS)
 @pytest.mark.parametrize("structured", [False, True])
 def test_what_a_model_wrote_stays_in_its_section(field, text, structured):
@@ -340,7 +330,7 @@ def test_what_a_model_wrote_stays_in_its_section(field, text, structured):
     messages, plain = (classifier_messages(one, structured=structured) for one in (hostile, event()))
     found, fence = sections(messages)
     assert fence not in "".join(found.values())
-    assert [*found.items()] == [(name, hostile[of].replace("<|", "< |")) for of, name in SECTIONS.items()]
+    assert [*found.items()] == [(name, hostile[of].replace("<|", "< |")) for name, of in SECTIONS.items()]
     # The judge's own instructions come from none of it.
     assert plain[0]["content"].replace(content_key(event()), fence) == messages[0]["content"]
 
@@ -399,7 +389,7 @@ async def test_an_event_whose_request_failed_is_not_classified_and_the_others_ar
 
 @pytest.mark.slow
 @needs_api
-def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wherever_it_stands(tmp_path):
+async def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wherever_it_stands(tmp_path):
     def reply(request):
         if "response_format" not in request["body"]:
             return answer("It drifts.\n\n**Final Verdict:** (3) Semantic Drifting")
@@ -408,13 +398,14 @@ def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wh
     def number_of(request):
         return int(re.search(r"print\(9\)  # (\d+)", request["body"]["messages"][1]["content"])[1])
 
-    write_lines(tmp_path / "events.jsonl", [event(1), event(2)])
-    write_lines(tmp_path / "later.jsonl", [event(3), event(2), event(1)])
-    lines = ("-i events.jsonl -o a.jsonl", "-i later.jsonl -o a.jsonl", "-i events.jsonl -o b.jsonl --model_name mine")
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("events", "later", "a", "b")}
+    write_lines(files["events"], [event(1), event(2)])
+    write_lines(files["later"], [event(3), event(2), event(1)])
     with serve(reply) as provider:
-        common = ["--api_base", provider.url, "-n", "3"]
-        ended = run_commands((tmp_path, ["run_llm_judge.py", *line.split(), *common]) for line in lines)
-    assert [code for code, *_ in ended] == [0] * 3, ended
+        for source, result, more in (("events", "a", {}), ("later", "a", {}), ("events", "b", {"model_name": "mine"})):
+            paths = {"input_file": files[source], "output_file": files[result]}
+            run = ClassifierSettings(**paths, api_base=provider.url, num_completions=3, **more)
+            assert not (await classify_events(run)).failed
     assert sorted(map(number_of, provider.requests)) == sorted([1, 2, 3, 1, 2] * 3)
     asked, plain = provider.requests[0]["body"], provider.requests[-1]["body"]
     assert (asked["model"], asked["reasoning_effort"]) == ("gpt-5-2025-08-07", "low")
@@ -422,9 +413,7 @@ def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_content_wh
     assert schema["strict"] and schema["schema"]["properties"]["category"]["enum"] == [1, 2, 3, 4]
     assert "response_format" not in plain and "Final Verdict: (k) Name" in plain["messages"][0]["content"]
     for name, categories in (("a", [OTHERS, DRIFT, LOGIC]), ("b", [DRIFT, DRIFT])):
-        records = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
-        assert [record["category"] for record in records] == categories
-    assert "logic overfitting" in ended[1][1]
+        assert [record["category"] for record in read_records(files[name])] == categories
 
 
 def test_without_the_api_extra_the_message_says_how_to_get_it(monkeypatch):

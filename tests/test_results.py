@@ -295,9 +295,6 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     # for it, 1 s more.
     assert costs["SFT", 1] == [8.0, 16.0, 40.0, 17.0, 1.0]
     assert costs["Cobalt's partial trajectories, offline", 1] == [8.0, 16.0, 40.0, 18.0, 2.0]
-
-
-def test_a_row_whose_divergence_is_missing_is_named(study, offline):
     OfflineFolders(offline.output_dir, 1, study).divergence(MOVED[0]).unlink()
     with pytest.raises(UserError, match=MOVED[0].name):
         offline_study.main(offline)

@@ -105,10 +105,6 @@ def seeds_of(engine):
     return [settings.seed for _, settings, _ in engine.asked]
 
 
-def generation_of(result):
-    return json.loads(result.with_suffix(".run.json").read_text())["arguments"]["generation"]
-
-
 @pytest.mark.parametrize(
     ("samples", "device", "seeded"),
     [
@@ -127,7 +123,8 @@ async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_
     assert len(seeds_of(engine)) == 6  # two problems: a call for both samples, then one for each
     assert len(set(seeds_of(engine))) == (6 if seeded else 1)
     assert (None in seeds_of(engine)) is not seeded
-    assert generation_of(run.output_file)["seed"] == (0 if seeded else None)
+    manifest = json.loads(manifest_path(run.output_file).read_text())
+    assert manifest["arguments"]["generation"]["seed"] == (0 if seeded else None)
 
 
 @pytest.mark.parametrize(("began", "moved"), [("cpu", "gpu"), ("gpu", "cpu")])

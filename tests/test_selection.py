@@ -385,20 +385,6 @@ def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096
     return kind(local_dir=folder, model_name=policy, max_prompt_length=limit, **files, **more)
 
 
-async def multi_turn(tmp_path, policy):
-    """Contextual prompts of two splits, made by the whole chain, which says how it goes on."""
-    files = {False: tmp_path / "train.jsonl", True: tmp_path / "validation.jsonl"}
-    for is_test, file in files.items():
-        record = trajectory_record(file.stem, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
-        source = write_lines(tmp_path / f"of_{file.name}", [record])
-        outcome = await select_prompts(ProcessingSettings(source, file, policy, is_test=is_test), None)
-        assert [f"{flag} {file} " in outcome.next for flag in ("--train_file", "--validation_file")] == [
-            not is_test, is_test,
-        ]  # fmt: skip
-        assert f"--model {policy}" in outcome.next
-    return settings_of(tmp_path, policy, files.values(), MultiTurnRowsSettings)
-
-
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
     train = [square_problem(0), square_problem(1, instruction="Mine.")]
     run = settings_of(tmp_path, policy, (train, [square_problem(1), square_problem(2)]))
@@ -432,13 +418,19 @@ def test_prompts_that_are_named_word_every_problem_or_are_refused(tmp_path, poli
 
 
 @pytest.mark.slow
-async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, policy):
-    import datasets
+async def test_verls_own_data_set_reads_the_rows_of_contextual_prompts(tmp_path, policy):
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    run = await multi_turn(tmp_path, policy)
+    files = {"--train_file": tmp_path / "train.jsonl", "--validation_file": tmp_path / "validation.jsonl"}
+    for flag, file in files.items():
+        record = trajectory_record(file.stem, [[WRONG, HALF, RIGHT], [HALF, RIGHT, WRONG]])
+        source = write_lines(tmp_path / f"of_{file.name}", [record])
+        prompts = ProcessingSettings(source, file, policy, is_test=flag == "--validation_file")
+        following = (await select_prompts(prompts, None)).next
+        assert f"{flag} {file} " in following and f"--model {policy}" in following
+    run = settings_of(tmp_path, policy, files.values(), MultiTurnRowsSettings)
     convert_multi_turn(run)
     path = str(run.local_dir / "train.parquet")
     config = OmegaConf.create(
@@ -455,8 +447,6 @@ async def test_verls_own_data_set_reads_the_rows_and_streams_them(tmp_path, poli
     config.max_prompt_length = PromptTokenCounter(policy).count([source["prompt"]])[0] - 1
     shorter = RLHFDataset([path], tokenizer, config)
     assert source["prompt"] not in [row["raw_prompt"] for row in shorter]
-    streamed = datasets.load_dataset("parquet", data_files=path, split="train", streaming=True)
-    assert [row["extra_info"]["index"] for row in streamed] == list(range(7))
 
 
 def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monkeypatch):
@@ -472,39 +462,33 @@ def test_row_groups_stay_small_in_rows_and_in_characters(tmp_path, policy, monke
     assert [row["extra_info"]["index"] for row in table] == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("train", "validation", "limit", "message"),
-    [
-        ([square_problem(1)], [], 4096, "v.jsonl: .* 0 of 0 .*--max_prompt_length 4096"),
-        ([square_problem(1)], [square_problem(2)], 5, "1 of 1 .*--max_prompt_length 5"),
-        ([square_problem(1)], [square_problem(2)], 0, "max_prompt_length is 0"),
-    ],
-)  # fmt: skip
-def test_bad_problems_are_refused_and_leave_no_file(tmp_path, policy, train, validation, limit, message):
-    with pytest.raises(UserError, match=message):
-        convert_single_turn(settings_of(tmp_path, policy, (train, validation), limit=limit))
-    assert not [path for path in tmp_path.glob("verl/*") if not path.name.endswith(".run.json")]
-
-
 PROMPT = {
     "id": "1/-/0", "problem_id": 1, "sample": None, "turn": 0, "prompt": [{"role": "user", "content": "a"}],
     "prev_best_pass_rate": 0.0, "perturbed": False, "test_cases": {"inputs": ["1"], "outputs": ["1"]},
 }  # fmt: skip
+ROWS = {MultiTurnRowsSettings: (convert_multi_turn, PROMPT), SingleTurnRowsSettings: (convert_single_turn, {})}
+OF_PROBLEMS, OF_PROMPTS = SingleTurnRowsSettings, MultiTurnRowsSettings
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "change", "validation", "limit", "message"),
     [
-        (square_problem(1), "process_multi_turn_taco.py"),
-        ({"test_cases": "["}, "not valid JSON"),
-        ({"test_cases": {"inputs": [], "outputs": []}}, "'test_cases' has no test"),
-        ({"prompt": [{"role": "assistant", "content": "a"}]}, "'prompt"),
-        ({"prompt": []}, "'prompt"),
-        ({"prev_best_pass_rate": 2}, "'prev_best_pass_rate'"),
-        ({"perturbed": None, "prev_best_pass_rate": None}, "'prev_best_pass_rate'"),
+        (OF_PROBLEMS, square_problem(1), [], 4096, "v.jsonl: .* 0 of 0 .*--max_prompt_length 4096"),
+        (OF_PROBLEMS, square_problem(1), [square_problem(2)], 5, "1 of 1 .*--max_prompt_length 5"),
+        (OF_PROBLEMS, square_problem(1), [square_problem(2)], 0, "max_prompt_length is 0"),
+        (OF_PROMPTS, {"problem_id": None, "prompt": None}, [PROMPT], 4096, "process_multi_turn_taco.py"),
+        (OF_PROMPTS, {"test_cases": "["}, [PROMPT], 4096, "not valid JSON"),
+        (OF_PROMPTS, {"test_cases": {"inputs": [], "outputs": []}}, [PROMPT], 4096, "'test_cases' has no test"),
+        (OF_PROMPTS, {"prompt": [{"role": "assistant", "content": "a"}]}, [PROMPT], 4096, "'prompt"),
+        (OF_PROMPTS, {"prompt": []}, [PROMPT], 4096, "'prompt"),
+        (OF_PROMPTS, {"prev_best_pass_rate": 2}, [PROMPT], 4096, "'prev_best_pass_rate'"),
+        (OF_PROMPTS, {"perturbed": None, "prev_best_pass_rate": None}, [PROMPT], 4096, "'prev_best_pass_rate'"),
     ],
 )
-def test_rows_that_are_not_contextual_prompts_are_refused(tmp_path, policy, change, message):
-    row = change if "question" in change else PROMPT | change
+def test_inputs_without_rows_and_rows_of_another_kind_are_refused_and_leave_no_file(
+    tmp_path, policy, kind, change, validation, limit, message
+):
+    convert, row = ROWS[kind]
     with pytest.raises(UserError, match=message):
-        convert_multi_turn(settings_of(tmp_path, policy, ([row], [PROMPT]), MultiTurnRowsSettings))
+        convert(settings_of(tmp_path, policy, ([row | change], validation), kind, limit))
+    assert not [path for path in tmp_path.glob("verl/*") if not path.name.endswith(".run.json")]
