@@ -19,6 +19,7 @@ from cobalt.episode import (
 )
 from cobalt.episode.episode import Episode, judge_response
 from cobalt.episode.record import (
+    axes_are_known,
     decode_first_turns,
     decode_responses,
     decode_trajectories,
@@ -395,12 +396,50 @@ def test_a_record_with_conversations_alone_has_responses_and_feedback_and_nothin
 
 
 THREE_BY_TWO = trajectory_record(0, [[(0, 0), (1, 1)], [(1, 2), (2, 2)], [(0, 1), (1, 0)]])
+
+
+def others(record, *transposed):
+    """The record as another project would write it, with some fields in the other order."""
+    record = {name: value for name, value in record.items() if name not in ("finish_reasons", "hidden_verdicts")}
+    return record | {name: [list(row) for row in zip(*record[name], strict=True)] for name in transposed}
+
+
+@pytest.mark.parametrize("transposed", [(), ("all_pass_rates",), ("raw_responses", "public_pass_rates")])
+def test_the_other_order_of_axes_is_read_where_lengths_tell_it(transposed):
+    def figures(record):
+        return [
+            [(turn.response, turn.public_pass_rate, turn.hidden_pass_rate) for turn in trajectory.turns]
+            for trajectory in trajectories_of(record).trajectories
+        ]
+
+    assert figures(others(THREE_BY_TWO, *transposed)) == figures(THREE_BY_TWO)
+
+
+def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples_and_no_conversations_tell_them():
+    def known(record, *transposed):
+        return axes_are_known(trajectories_of(others(record, *transposed)))
+
+    square = trajectory_record(0, [[(0, 0), (1, 2)], [(1, 2), (2, 0)]], feedback=lambda s, t: f"Feedback:\ngot {t}.{s}")
+    assert axes_are_known(trajectories_of(square)) and known(THREE_BY_TWO) and not known(square)
+    assumed = trajectories_of(others(square)).trajectories
+    assert [one.hidden_pass_rates for one in assumed] == [[0, 1], [1, 0]]
+    assert [turn.response for turn in assumed[1].turns] == ["response 1.0", "response 1.1"]
+    for text in ("answer {}.{}", "<think>t</think>\n\nanswer {}.{}\n"):  # what the conversations have, and more
+        written = square | {"raw_responses": [[text.format(sample, turn) for sample in (0, 1)] for turn in (0, 1)]}
+        assert known(written) and not known(written, "raw_responses")
+    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
+    without = {name: value for name, value in square.items() if name != "raw_responses"}
+    judged = without | {"public_exec_results": results}
+    assert known(judged) and not known(without) and not known(judged, "public_exec_results")
+
+
 NO_NUMBERS = [10**5000, -(10**5000), float("inf"), float("-inf"), True, "1", {}]
 NUMBERS = ("prompt_tokens", "costs", "public_pass_rates")
 MALFORMED = [
     ("raw_responses", [["a", "b", 3]] * 2),
-    ("raw_responses", [["a", "b"]] * 3),  # by sample: the axes are always the paper's
-    ("all_pass_rates", [[0.5] * 3] * 2),  # by turn
+    # Records of this project are read in their own order only.
+    ("raw_responses", [["a", "b"]] * 3),
+    ("all_pass_rates", [[0.5] * 3] * 2),
     ("public_pass_rates", [[0.0, 0.5, 1.5]] * 2),
     ("public_exec_results", [[None] * 3] * 2),
     ("all_pass_rates", [[0.5, "1"]] * 3),

@@ -142,7 +142,7 @@ def test_a_report_has_the_measures_and_calls_the_best_by_tests_that_are_the_hidd
         assert [name for name, turn in rows if "best" in name and turn == "1"] == [best]
         assert ("oracle" in report.read_text()) == (problems is not records)
         assert report.with_name("difficulty.csv").exists()
-    with pytest.raises(UserError, match="k is 3"):
+    with pytest.raises(UserError, match="k = 3 needs"):
         write_report({"a": tmp_path / "run"}, tmp_path / "other", ks=[3])
 
 
@@ -239,10 +239,15 @@ def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
     assert list(sample_metrics(scores)[0].pass_at) == [1]
     assert sample_metrics(scores)[0].samples == (4, 16)
     assert list(sample_metrics(scores, [2, 4])[0].pass_at) == [2, 4]
-    for ks, named in (([10], "k is 10"), ([5], "at most 4"), ([0], "k is 0"), ([1, -1], "k is -1")):
-        for measure in (lambda ks=ks: sample_metrics(scores, ks), lambda ks=ks: [pass_at(scores, k) for k in ks]):
+    judged = [outcomes([(1.0, True)])]
+    for measure in (
+        lambda k: sample_metrics(scores, [1, k]),
+        lambda k: pass_at(scores, k),
+        lambda k: best_of(judged, k),
+    ):
+        for k, named in ((10, "k = 10 needs at least 10 samples .* has [41]$"), (0, "k is 0"), (-1, "k is -1")):
             with pytest.raises(UserError, match=named):
-                measure()
+                measure(k)
 
 
 async def test_the_figures_of_a_finished_result_are_written_again_for_another_k(tmp_path):

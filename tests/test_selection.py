@@ -225,6 +225,7 @@ def without(record, field):
 
 
 THREE = trajectory_record(3, [[WRONG, HALF, RIGHT], [WRONG, HALF, RIGHT]])
+SQUARE = without(without(trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3), "hidden_verdicts"), "finish_reasons")
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,7 @@ THREE = trajectory_record(3, [[WRONG, HALF, RIGHT], [WRONG, HALF, RIGHT]])
         ([without(THREE, "all_pass_rates")], "record 3: .*'all_pass_rates': run eval_multi_turn.py"),
         ([without(THREE, "public_pass_rates")], "has no 'public_pass_rates'"),
         ([trajectory_record(3, [[WRONG, RIGHT]])], "2 turns, .* 3 .*--num_turns 2"),
+        ([SQUARE], "the axes of its fields"),  # as of another project
         ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
         ([without(THREE, "public_test_cases")], "record 3: .*field 'public_test_cases'"),

@@ -169,12 +169,7 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
         )
     if not samples or not turns:
         raise UserError("it holds no response")
-    by_sample = {}
-    for field, rows in columns.items():
-        sample_first = field in _EVALUATION
-        if {(len(rows), len(row)) for row in rows} != {(samples, turns) if sample_first else (turns, samples)}:
-            raise UserError(f"field {field!r} has the wrong shape: the record has {samples} samples of {turns} turns")
-        by_sample[_TURN[field]] = rows if sample_first else list(zip(*rows, strict=True))
+    by_sample = _by_sample(columns, samples, turns)
     if "public_result" in by_sample:
         by_sample["public_result"] = [list(map(ExecResult.from_record, row)) for row in by_sample["public_result"]]
     if conversations:
@@ -186,6 +181,48 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
         Trajectory(problem, sample, messages, turns)
         for sample, (messages, turns) in enumerate(zip(conversations or [[]] * samples, own, strict=True))
     )
+
+
+def _by_sample(columns: Mapping[str, Sequence[Sequence[Any]]], samples: int, turns: int) -> dict[str, list[Any]]:
+    """The attributes of the turns as `[sample][turn]`, from the fields of a record: here alone axes are guessed.
+
+    A record that this project wrote has its own order. In one of the authors, a field whose lengths fit only the other
+    order has the other order.
+    """
+    attributes = {}
+    for field, rows in columns.items():
+        sample_first = field in _EVALUATION
+        ours = ("hidden_verdicts" if sample_first else "finish_reasons") in columns
+        own, other = ((samples, turns), (turns, samples))[:: 1 if sample_first else -1]
+        lengths = {(len(rows), len(row)) for row in rows}
+        if lengths != {own} and (ours or lengths != {other}):
+            raise UserError(f"field {field!r} has the wrong shape: the record has {samples} samples of {turns} turns")
+        by_sample = sample_first == (lengths == {own})
+        attributes[_TURN[field]] = list(rows if by_sample else zip(*rows, strict=True))
+    return attributes
+
+
+def axes_are_known(group: ProblemTrajectories) -> bool:
+    """Whether the axes of a decoded record are certain; if not, they were assumed to be the paper's.
+
+    In a record that this project did not write, the axes follow from the lengths of its lists. If the record has as
+    many turns as samples, they are the paper's where its responses or results are those of its conversations, which
+    have one order only: each message of the model is a part of its response, and each feedback holds that of a failed
+    test. Then the authors' multi-turn script wrote the record, and their evaluation, which writes `all_pass_rates` by
+    sample, added to it.
+    """
+    record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
+    ours = all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
+    if samples != turns or samples == 1 or ours:
+        return True
+    if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
+        return False
+    for trajectory in group.trajectories:
+        for shown, turn in zip(_said(trajectory.messages, "assistant"), trajectory.turns, strict=True):
+            failure = (turn.public_result.first_failure() if turn.public_result else None) or ""
+            if shown not in turn.response or (turn.feedback is not None and failure.strip() not in turn.feedback):
+                return False
+    return True
 
 
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:

@@ -39,6 +39,7 @@ from cobalt.rollout.protocols import (
     Mean,
     Outcomes,
     by_difficulty,
+    check_k,
     mean_over_problems,
     outcomes_of,
     pass_at,
@@ -137,6 +138,7 @@ class TurnsSettings(JudgeFlags):
     def __post_init__(self) -> None:
         """Raise UserError if a setting is out of its range."""
         check_ranges(self, ("concurrency", self.concurrency >= 1, "1 or more"))
+        check_k(self.k)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -316,12 +318,14 @@ def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] = ()) -> list
     """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
 
     Args:
-        outcomes: Of each problem, at least one, as `count_distinct` gives them.
+        outcomes: Of each problem, as `count_distinct` gives them.
         ks: The k of pass@k. Empty: those of 1 and 10 for which every problem has enough samples.
 
     Raises:
-        UserError: a k of `ks` is below 1, or a problem has fewer samples than it.
+        UserError: there is no problem, a k of `ks` is below 1, or a problem has fewer samples than it.
     """
+    if not outcomes:
+        raise UserError("there is no evaluated problem")
     ks = ks or [k for k in USUAL_K if k <= min(one.samples for one in outcomes)]
 
     def metrics(name: str, group: Sequence[Outcomes]) -> SampleMetrics:

@@ -88,8 +88,7 @@ class Outcomes:
         Raises:
             UserError: k is below 1, or there are fewer than k trajectories.
         """
-        if not 1 <= k <= self.samples:
-            raise UserError(f"k is {k}: it must be 1 or more, and at most {self.samples}, the samples of a problem")
+        _check_samples(self, k)
         return [pass_at_k(self.samples, sum(right), k) for right in self.right]
 
 
@@ -124,9 +123,14 @@ def pass_at(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
 
 
 def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
-    """Pass@1 by turn of the best of k trajectories, of at least k, by public tests, which must have been judged."""
+    """Pass@1 by turn of the best of k trajectories by public tests, which must have been judged.
+
+    Raises:
+        UserError: k is below 1, or a problem has fewer than k trajectories.
+    """
     rows = []
     for one in outcomes:
+        _check_samples(one, k)
         public = zip(*(one.public or ()), strict=True)
         rows.append([best_of_k(rates, right, k) for rates, right in zip(public, one.right, strict=True)])
     return means_by_turn(rows)
@@ -168,6 +172,19 @@ def by_difficulty(outcomes: Sequence[Outcomes]) -> dict[str, list[Outcomes]]:
         if one.difficulty:
             groups.setdefault(one.difficulty, []).append(one)
     return groups
+
+
+def check_k(ks: Sequence[int]) -> None:
+    """Raise UserError if a k is below 1."""
+    for k in ks:
+        if k < 1:
+            raise UserError(f"k is {k}: it must be 1 or more")
+
+
+def _check_samples(one: Outcomes, k: int) -> None:
+    check_k([k])
+    if one.samples < k:
+        raise UserError(f"k = {k} needs at least {k} samples of each problem: a problem has {one.samples}")
 
 
 def means_by_turn(rows: Sequence[Sequence[float]], bounds: tuple[float, float] | None = RATES) -> list[Mean]:

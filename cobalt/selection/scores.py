@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cobalt.episode.record import read_trajectories, recorded_public_tests
+from cobalt.episode.record import axes_are_known, read_trajectories, recorded_public_tests
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory
 from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError, naming
@@ -66,11 +66,16 @@ def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
 
 
 def check_evaluated(group: ProblemTrajectories) -> None:
-    """Raise UserError if a record's public tests are perturbed ones."""
+    """Raise UserError if a record's public tests are perturbed ones, or the axes of its fields are not certain."""
     if recorded_public_tests(group.problem) == "perturbed":
         raise UserError(
             "its feedback and public pass rates come from perturbed tests: give a run on the true tests (perturbed"
             " prompts are added by --perturbed_ratio of process_multi_turn_taco.py)"
+        )
+    if not axes_are_known(group):
+        raise UserError(
+            "it has as many turns as samples, so the axes of its fields cannot be told apart: run the programs again"
+            " with run_multi_turn_vllm.py --replay_file, then eval_multi_turn.py"
         )
 
 

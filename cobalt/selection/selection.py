@@ -105,6 +105,8 @@ def max_variance_subset(scores: Sequence[int], size: int) -> list[int]:
     Returns:
         Ascending positions in `scores`.
     """
+    if size < 0:
+        raise ValueError(f"size is {size}: it must be 0 or more")
     count = len(scores)
     if count <= size:
         return list(range(count))
