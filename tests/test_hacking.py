@@ -139,14 +139,15 @@ async def test_a_perturbed_run_needs_perturbed_tests(tmp_path, fields, says):
 
 # --- events
 
-# Tests 0 and 1 had their expected outputs swapped; 2 and 3 are as they were. The input of test 0 is part of test 2's.
-INPUTS = ["2\n", "3\n", "12\n", "4\n"]
+# Tests 0 and 1 had their expected outputs swapped; 2 and 3 are as they were. The input of test 0 is part of test 2's,
+# and that of test 1 is longer than what feedback shows.
+INPUTS = ["2\n", "7" * 900 + "\n", "12\n", "4\n"]
 OUTPUTS = ["9\n", "4\n", "144\n", "16\n"]
 TRUE = ["4\n", "9\n", "144\n", "16\n"]
 
 
-def perturbed_problem(identifier=0, inputs=INPUTS):
-    suites = {"public": (inputs, TRUE), "perturbed_public": (inputs, OUTPUTS), "modified": (inputs[:2], OUTPUTS[:2])}
+def perturbed_problem(identifier=0):
+    suites = {"public": (INPUTS, TRUE), "perturbed_public": (INPUTS, OUTPUTS), "modified": (INPUTS[:2], OUTPUTS[:2])}
     fields = {name: json.dumps({"inputs": given, "outputs": outputs}) for name, (given, outputs) in suites.items()}
     return square_problem(identifier, **{f"{name}_test_cases": field for name, field in fields.items()})
 
@@ -158,9 +159,9 @@ def program(text):
 A, B, C = program("print(1)"), program("print(2)"), program("print(3)")
 
 
-def result(passing, kind=VerdictKind.WRONG_ANSWER, outputs=OUTPUTS, inputs=INPUTS):
+def result(passing, kind=VerdictKind.WRONG_ANSWER, outputs=OUTPUTS):
     """A recorded result on the four tests, by which of them pass ("++--")."""
-    tests = list(zip(passing, inputs, outputs, strict=True))
+    tests = list(zip(passing, INPUTS, outputs, strict=True))
     return {
         "passing": [mark == "+" for mark in passing],
         "feedback": [
@@ -228,13 +229,6 @@ async def test_events_trajectories_and_problems_are_counted(tmp_path):
     }
     assert len({(event["id"], event["sample"], event["turn"]) for event in events}) == 6
     assert len(report_events(tmp_path / "events.jsonl")) == 6
-
-
-async def test_long_fields_are_shown_cut_and_still_known(tmp_path):
-    long = ["7" * 900 + "\n", *INPUTS[1:]]
-    turns = (A, result("--++", inputs=long)), (B, result("+-++", inputs=long))
-    _, events = await extract(tmp_path, recorded(*turns), problems=[perturbed_problem(inputs=long)])
-    assert len(events) == 1
 
 
 async def test_a_result_without_an_entry_per_test_is_judged_again_only_where_it_matters(tmp_path):
