@@ -20,11 +20,7 @@ from test_training import write_rows
 
 from cobalt.engine.vllm_engine import render
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
-from cobalt.episode.chat_template import (
-    end_of_turn,
-    opened_thinking,
-    template_arguments,
-)
+from cobalt.episode.chat_template import end_of_turn, opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.problems.problem import Problem
 from cobalt.reward import RewardSettings, program_to_judge
@@ -190,10 +186,7 @@ WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content }}{%
 USABLE = {
     "shows all": (TURNS, CHAT),
     "trims": ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", CHAT),
-    "shows the first message apart": (
-        "{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"),
-        CHAT,
-    ),
+    "shows the first message apart": ("{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"), CHAT),
     "takes parts": (PARTS.replace("m.content", "([{'text': m.content}] if m.content is string else m.content)"), CHAT),
     "has a default": ({"default": TURNS, "rag": "x"}, CHAT),
     "needs no system message": (WITHOUT_SYSTEM, CHAT[1:]),

@@ -460,16 +460,12 @@ async def test_too_easy(tmp_path, policy):
 
 def authors_prompt(problem, programs, **fields):
     """A contextual prompt with the fields of the authors' process_multi_turn_taco.py."""
-    conversation = [{"role": "system", "content": "s"}, {"role": "user", "content": f"problem {problem}"}]
-    for turn in range(programs):
-        conversation += [{"role": "assistant", "content": f"answer {turn}"}, {"role": "user", "content": "feedback"}]
-    suite = json.dumps({"inputs": ["1"], "outputs": ["1"]})
     return {
         "example_id": problem,
         "difficulty": "EASY",
-        "conversation": conversation,
+        "conversation": trajectory_record(problem, [[WRONG] * programs])["conversations"][0],
         "prev_best_pass_rate": 0.25 * programs,
-        "test_cases": suite,
+        "test_cases": json.dumps({"inputs": ["1"], "outputs": ["1"]}),
     } | fields
 
 
