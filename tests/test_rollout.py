@@ -140,11 +140,6 @@ async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path
     assert {seed is None for engine in (first, second) for seed in seeds_of(engine)} == {began == "gpu"}
 
 
-class UnreachableEngine:
-    async def describe(self):
-        pytest.fail("the engine was asked")
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -163,7 +158,7 @@ async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, enable_thinking=True)
     assert (await repair(run, device_engine("cpu", failing=[1]), FakeJudge(True))).failed == 1
     with pytest.raises(UserError, match=named):
-        await repair(replace(run, **changed), UnreachableEngine(), FakeJudge(True))
+        await repair(replace(run, **changed), None, FakeJudge(True))  # whose settings name no engine
 
 
 # --- a recorded first turn
