@@ -96,7 +96,8 @@ def load_prompts(name: str | None) -> PromptSet:
             loaded.append(templates(folder).get_template(file))
     with _naming(folder / FILES[0]):
         system = loaded[0].render().strip()
-    prompts = PromptSet(system, *loaded[1:], {file: file_digest(folder / file) for file in FILES})
+    digests = {file: file_digest(folder / file) for file in FILES}
+    prompts = PromptSet(system, loaded[1], loaded[2], digests)
     prompts.first_turn("")
     prompts.feedback("")
     return prompts

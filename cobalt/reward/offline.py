@@ -89,7 +89,8 @@ def offline_advantages(settings: OfflineSettings, rewards: Floats, accepted: npt
         case "sft":
             return accepted.astype(np.float64)
         case "rloo":
-            return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))  # less the mean of the others
+            above_others: Floats = (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
+            return above_others  # each reward less the mean of the others
         case "grpo":
             return group_normalised(rewards)
         case "exponential":
