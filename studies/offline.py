@@ -18,7 +18,7 @@ from cobalt.episode.record import read_trajectories
 from cobalt.report.curves import METRICS, read_metrics
 from cobalt.report.runs import EVALUATION
 from cobalt.report.tables import Table
-from cobalt.rollout.evaluate_single import count_distinct
+from cobalt.rollout.evaluate import count_distinct
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import system_errors
 from cobalt.training.configuration import path_overrides

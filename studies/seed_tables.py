@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cobalt.report.tables import Table, to_csv, to_markdown
-from cobalt.rollout.evaluate_single import sample_metrics
+from cobalt.rollout.evaluate import sample_metrics
 from cobalt.rollout.protocols import Outcomes
 from cobalt.stage.errors import UserError, system_errors
 from studies.recoverability import recoverability

@@ -173,7 +173,7 @@ class FakeJudge:
 class FakeEngine:
     """An engine that answers with a text, or what it says to a call, and remembers (conversation, settings, call).
 
-    An exception is raised. `about` is its description.
+    A list has one text for each sample. An exception is raised. `about` is its description.
     """
 
     def __init__(self, text, **about):
@@ -184,7 +184,8 @@ class FakeEngine:
         text = self.text(call) if callable(self.text) else self.text
         if isinstance(text, Exception):
             raise text
-        return [Completion(text=text, finish_reason="stop")] * settings.n
+        texts = text if isinstance(text, list) else [text] * settings.n
+        return [Completion(text=text, finish_reason="stop") for text in texts]
 
     async def describe(self):
         return self.about

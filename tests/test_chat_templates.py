@@ -14,19 +14,13 @@ import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
 from pyarrow import parquet
 from support import FakeEngine, FakeJudge, composed, refused_training, square_problem, write_lines
+from test_selection import settings_of
 from test_training import row as training_row
 from test_training import write_rows
-from test_verl_rows import settings_of
 
 from cobalt.engine.vllm_engine import render
 from cobalt.episode import first_messages, history_text, load_prompts, program_of
-from cobalt.episode.chat_template import (
-    end_of_turn,
-    keeps_thinking_tags,
-    opened_thinking,
-    template_arguments,
-    template_thinks,
-)
+from cobalt.episode.chat_template import end_of_turn, opened_thinking, template_arguments
 from cobalt.episode.token_count import PromptTokenCounter, load_tokenizer
 from cobalt.problems.problem import Problem
 from cobalt.reward import RewardSettings, program_to_judge
@@ -50,7 +44,6 @@ MODELS = [
     *(HUB or [pytest.param("hub", marks=pytest.mark.skip(reason="COBALT_HUB_TOKENIZERS names no tokenizer"))]),
 ]
 OPENS = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
-PROMPTS = load_prompts("pocket")
 PROBLEMS = [square_problem(name, question=f"Print the square of a number, {name}.") for name in ("p0", "p1")]
 
 
@@ -95,11 +88,6 @@ CHAT = [
     {"role": "assistant", "content": f"<think>\na {DRAFT}\n</think>\n\n{PROGRAM}"},
     {"role": "user", "content": "A test fails."},
 ]
-
-
-def knowing_judge():
-    """Programs that print the square are right, all others wrong."""
-    return FakeJudge(lambda code, _: code.startswith("print(int"))
 
 
 # --- prompts
@@ -160,14 +148,6 @@ def offline_rows(model, folder, thinking, messages, *texts):
 # --- thinking in the prompt
 
 
-def test_the_switch_is_not_passed_by_default_so_that_qwen3_thinks():
-    tokenizer = make_tokenizer("qwen3")
-    prompts = {switch: tokenizer.decode(render(tokenizer, CHAT[:2], switch)[0]) for switch in ("default", "on", "off")}
-    assert prompts["default"] == prompts["on"]
-    assert prompts["default"].endswith("<|im_start|>assistant\n")
-    assert prompts["off"] == prompts["on"] + "<think>\n\n</think>\n\n"
-
-
 def test_a_closed_block_is_not_an_open_one():
     prompts = {"[A]<think>\n": "<think>\n", "[A]<think>": "<think>", "[A]<think>\n\n</think>\n\n": "", "[A]": ""}
     assert {prompt: opened_thinking(prompt) for prompt in prompts} == prompts
@@ -202,6 +182,15 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
 
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 PARTS = "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+USABLE = {
+    "shows all": (TURNS, CHAT),
+    "trims": ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", CHAT),
+    "shows the first message apart": ("{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"), CHAT),
+    "takes parts": (PARTS.replace("m.content", "([{'text': m.content}] if m.content is string else m.content)"), CHAT),
+    "has a default": ({"default": TURNS, "rag": "x"}, CHAT),
+    "needs no system message": (WITHOUT_SYSTEM, CHAT[1:]),
+}
 UNUSABLE = {
     "named, none of them the default": {"rag": TURNS, "tool_use": TURNS},
     "names a missing field": TURNS + "{{ messages[0].name.first }}",
@@ -210,42 +199,28 @@ UNUSABLE = {
     "is not a template": "{% for m in messages %}",
     "wants parts": PARTS,
     "shows the first message alone": "{{ messages[0].content }}",
-    "leaves the system message out": "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
+    "leaves the system message out": WITHOUT_SYSTEM,
     "refuses a system message": "{{ raise_exception('no system') if messages[0].role == 'system' }}" + TURNS,
 }
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_a_template_that_fails_or_leaves_texts_out_is_named_with_its_folder(tmp_path, name):
+@pytest.mark.parametrize("name", [*USABLE, *UNUSABLE])
+def test_a_template_that_shows_all_texts_is_used_and_any_other_is_named_with_its_folder(tmp_path, name):
     folder, tokenizer = str(tmp_path / "the-model"), make_tokenizer("qwen3")
-    tokenizer.chat_template = UNUSABLE[name]
+    tokenizer.chat_template, messages = USABLE.get(name) or (UNUSABLE[name], CHAT)
     tokenizer.save_pretrained(folder)
     loaded = SimpleNamespace(tokenizer=load_tokenizer(folder))
     for use in (
-        lambda: PromptTokenCounter(folder).count([CHAT]),
-        lambda: render(loaded.tokenizer, CHAT, "default"),
-        lambda: offline_rows(loaded, tmp_path, "default", CHAT, "x", "y"),
+        lambda: loaded.tokenizer.decode(render(loaded.tokenizer, messages, "default")[0]),
+        lambda: PromptTokenCounter(folder).count([messages]),
+        lambda: offline_rows(loaded, tmp_path, "default", messages, "x", "y"),
     ):
+        if name in USABLE:
+            assert "A test fails." in use()
+            return
         with pytest.raises(UserError) as caught:
             use()
         assert folder in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "messages"),
-    [
-        (TURNS, CHAT),
-        ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", CHAT),
-        ("{{ messages[0].content }}\n" + TURNS.replace("messages", "messages[1:]"), CHAT),
-        (PARTS.replace("m.content", "([{'text': m.content}] if m.content is string else m.content)"), CHAT),
-        ({"default": TURNS, "rag": "x"}, CHAT),
-        (UNUSABLE["leaves the system message out"], CHAT[1:]),
-    ],
-)
-def test_a_template_that_shows_all_texts_is_used_whatever_its_form(template, messages):
-    tokenizer = make_tokenizer("qwen3")
-    tokenizer.chat_template = template
-    assert "A test fails." in tokenizer.decode(render(tokenizer, messages, "default")[0])
 
 
 # --- the end of a response
@@ -292,15 +267,6 @@ def test_rollout_and_reward_find_the_same_program_and_none_in_a_thinking_that_wa
 # --- from collection to training
 
 
-def prompts_of(model, engine):
-    """The tokens of the prompts that an engine was asked, by problem, sample and turn, as the service renders them."""
-    return {
-        (str(call.problem_id), sample, call.turn): render(model.tokenizer, conversation, "default")[0]
-        for conversation, settings, call in engine.asked
-        for sample in (range(settings.n) if call.sample is None else [call.sample])
-    }
-
-
 HISTORIES = [
     {"enable_thinking": False},
     {"enable_thinking": True},
@@ -308,27 +274,21 @@ HISTORIES = [
 ]
 
 
-def answers_of(model):
-    """A wrong program, a long thinking that was cut off, and twice a right program."""
-    return [
-        model.write("a", "```python\nprint(0)\n```"),
-        model.write(f"b {DRAFT} " + "c" * 6100),
-        model.write("d", PROGRAM),
-        model.write("e", PROGRAM),
-    ]
-
-
 @pytest.mark.parametrize("history", HISTORIES)
-async def test_training_on_partial_trajectories_shows_the_prompts_that_collection_showed(model, tmp_path, history):
-    answers, judge = answers_of(model), knowing_judge()
+async def test_training_on_partial_trajectories_and_online_episodes_show_the_prompts_that_collection_showed(
+    model, tmp_path, history
+):
+    judge = FakeJudge(lambda code, _: code.startswith("print(int"))
+    # A wrong program, a long thinking that was cut off, and twice a right program.
+    written = (("a", "```python\nprint(0)\n```"), (f"b {DRAFT} " + "c" * 6100, None), ("d", PROGRAM), ("e", PROGRAM))
+    answers = [model.write(*response) for response in written]
     engine = FakeEngine(lambda call: model.opened + answers[call.turn])
     files = {}
     for problem, split in zip(PROBLEMS, ("train", "validation"), strict=True):
         source = write_lines(tmp_path / f"{split}.jsonl", [problem])
         collected, evaluated = tmp_path / f"{split}_multi.jsonl", tmp_path / f"{split}_evaluated.jsonl"
-        sampling = {"num_completions": 2, "seed": 0}
         # One turn more than is cut: its prompt is the longest one of the rows.
-        run = RepairSettings(source, collected, **sampling, turns=3, prompts="pocket", **history)
+        run = RepairSettings(source, collected, num_completions=2, seed=0, turns=3, prompts="pocket", **history)
         assert not (await repair(run, engine, judge)).failed
         assert not (await evaluate_turns(TurnsSettings(collected, evaluated), judge)).failed
         [record] = read_records(evaluated)
@@ -338,7 +298,13 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         await select_prompts(cut, judge)
     rows = settings_of(tmp_path, model.name, files.values(), MultiTurnRowsSettings, 10**5)
     convert_multi_turn(rows)
-    seen, config, prompts = set(), model.config(), prompts_of(model, engine)
+    # What the engine was asked, by problem, sample and turn, as the service renders it.
+    prompts = {
+        (str(call.problem_id), sample, call.turn): render(model.tokenizer, conversation, "default")[0]
+        for conversation, settings, call in engine.asked
+        for sample in (range(settings.n) if call.sample is None else [call.sample])
+    }
+    seen, config = set(), model.config()
     for row in parquet.read_table(rows.local_dir / "train.parquet").to_pylist():
         info = row["extra_info"]
         # The problem alone is a prompt too, and has no sample.
@@ -348,29 +314,28 @@ async def test_training_on_partial_trajectories_shows_the_prompts_that_collectio
         seen.add(place[2])
     assert seen == {0, 1, 2, 3}
 
+    end = end_of_turn(model.tokenizer, {})
+    ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in answers[:3]]
+    asked, outputs = await online_episode(model, ids, judge, history)
+    assert asked == [prompts["p0", 0, turn] for turn in range(3)]
+    tokens = [zip(row.response_ids, row.response_mask, strict=True) for row in outputs]
+    trained = [token for row in tokens for token, counts in row if counts]
+    assert trained == [token for response in ids for token in response], "each response with its end, once"
+    assert outputs[-1].extra_fields["reward_extra_info"]["acc"] == 1.0
 
-@pytest.mark.parametrize("history", HISTORIES)
-async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_trains_on_whole_responses(
-    model, tmp_path, history
-):
+
+async def online_episode(model, responses, judge, history):
+    """The prompts and the rows of an episode of online training, when the engine answers with these tokens."""
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.workers.rollout.replica import TokenOutput
 
     from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
 
-    written, judge, problem = answers_of(model)[:3], knowing_judge(), Problem.parse(PROBLEMS[0])
-    engine = FakeEngine(lambda call: model.opened + written[call.turn])
-    source = write_lines(tmp_path / "p.jsonl", PROBLEMS[:1])
-    run = RepairSettings(source, tmp_path / "m.jsonl", num_completions=1, seed=0, turns=2, prompts="pocket", **history)
-    assert not (await repair(run, engine, judge)).failed
-
-    end = end_of_turn(model.tokenizer, {})
-    ids = [[*model.tokenizer.encode(text, add_special_tokens=False), end] for text in written]
-    asked = []
+    asked, problem = [], Problem.parse(PROBLEMS[0])
 
     async def generate(request_id, prompt_ids, sampling_params):
         asked.append(list(prompt_ids))
-        now = ids[len(asked) - 1]
+        now = responses[len(asked) - 1]
         return TokenOutput(
             token_ids=now, log_probs=[-0.5] * len(now), extra_fields={"min_global_steps": 1, "max_global_steps": 1}
         )
@@ -383,16 +348,12 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
     episode = {"truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]} | history
     outputs = await loop.run(
         {"temperature": 1.0, "logprobs": True},
-        raw_prompt=first_messages(problem, PROMPTS),
+        raw_prompt=first_messages(problem, load_prompts("pocket")),
         reward_model={"ground_truth": problem.tests.to_json()},
         extra_info={"id": "p0", "split": "train", "prev_best_pass_rate": 0.0, "episode": episode},
         global_steps=1, index=0, session_id=0,
     )  # fmt: skip
-    assert asked == [prompts_of(model, engine)["p0", 0, turn] for turn in range(3)]
-    places = [zip(row.response_ids, row.response_mask, strict=True) for row in outputs]
-    trained = [token for row in places for token, counts in row if counts]
-    assert trained == [token for response in ids for token in response], "each response with its end, once"
-    assert outputs[-1].extra_fields["reward_extra_info"]["acc"] == 1.0
+    return asked, outputs
 
 
 # --- whether the reward requires thinking
@@ -400,6 +361,8 @@ async def test_an_online_episode_shows_the_prompts_that_collection_shows_and_tra
 REQUIRES = "reward.custom_reward_function.reward_kwargs.require_thinking"
 OFF = "+data.apply_chat_template_kwargs.enable_thinking=false"
 ASKS = [{"role": "system", "content": "Reason between <think> and </think>."}, CHAT[1]]
+POCKET = resources.files("cobalt.pocket").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+OWN_TEMPLATES = {"plain": TURNS, "pocket": POCKET}
 
 
 @pytest.mark.parametrize(
@@ -409,20 +372,21 @@ ASKS = [{"role": "system", "content": "Reason between <think> and </think>."}, C
         ("llama", CHAT[:2], [f"{OPENS}=true"], True),
         ("qwen3", CHAT[:2], [OFF], False),
         ("llama", CHAT[:2], [OFF, f"{OPENS}=true"], True),  # it has no such switch
-        (None, CHAT[:2], [], False),
-        (None, ASKS, [], True),
-        (None, CHAT, [], True),  # an earlier answer thinks
+        ("plain", CHAT[:2], [], False),
+        ("pocket", CHAT[:2], [], True),
+        ("plain", ASKS, [], True),
+        ("plain", CHAT, [], True),  # an earlier answer thinks
         ("qwen3", CHAT[:2], [f"{REQUIRES}=false"], False),
-        (None, CHAT[:2], [f"{REQUIRES}=true"], True),
+        ("plain", CHAT[:2], [f"{REQUIRES}=true"], True),
     ],
 )
 def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     tmp_path, form, messages, overrides, required
 ):
-    folder = save_policy(tmp_path, form or "qwen3")
-    if form is None:
+    folder = save_policy(tmp_path, form if form in FORMS else "qwen3")
+    if form in OWN_TEMPLATES:
         tokenizer = make_tokenizer("qwen3")
-        tokenizer.chat_template = TURNS
+        tokenizer.chat_template = OWN_TEMPLATES[form]
         tokenizer.save_pretrained(folder)
     write_rows(
         tmp_path / "train.parquet",
@@ -436,13 +400,6 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
     assert "</think>" in sentence if required else "without" in sentence
     assert ("is set" in sentence) == any(REQUIRES in override for override in overrides)
     assert deciding(settings, config)["reward"]["settings"].get("require_thinking", True) is required
-
-
-def test_the_seed_model_of_the_pocket_world_thinks():
-    tokenizer = make_tokenizer("qwen3")
-    package = resources.files("cobalt.pocket")
-    tokenizer.chat_template = package.joinpath("chat_template.jinja").read_text(encoding="utf-8")
-    assert template_thinks(tokenizer, {})
 
 
 def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
@@ -475,19 +432,17 @@ def test_a_run_whose_reward_does_not_know_how_responses_begin_is_refused_before_
         opened_by_template(make_tokenizer(form), composed("data", folder, "out", wrong))
 
 
-@pytest.mark.parametrize("generation", [None, [END_OF_TEXT], [END_OF_TEXT, END_OF_TURN]])
-def test_a_model_whose_generation_would_not_stop_at_the_end_of_a_turn_is_refused(generation, tmp_path):
-    folder = save_policy(tmp_path, "base", generation=generation)
-    errors = refusals(folder)
-    if generation and END_OF_TURN in generation:
-        assert errors == []
-    else:
-        [error] = errors
-        assert END_OF_TURN in error and "generation_config.json" in error
-
-
-def test_a_tokenizer_that_drops_the_thinking_tags_is_refused(tmp_path):
-    assert keeps_thinking_tags(make_tokenizer("qwen3"))
-    assert not keeps_thinking_tags(make_tokenizer("qwen3", special_tags=True))
-    [error] = refusals(save_policy(tmp_path, "qwen3", special_tags=True))
-    assert "</think>" in error
+@pytest.mark.parametrize(
+    ("form", "options", "named"),
+    [
+        # Its generation would not stop at the end of a turn.
+        *(("base", {"generation": ends}, (END_OF_TURN, "generation_config.json")) for ends in (None, [END_OF_TEXT])),
+        ("base", {"generation": [END_OF_TEXT, END_OF_TURN]}, None),
+        # Decoding drops the thinking tags.
+        ("qwen3", {"special_tags": True}, ("</think>",)),
+    ],
+)
+def test_a_model_whose_responses_would_not_end_or_would_lose_their_thinking_is_refused(tmp_path, form, options, named):
+    errors = refusals(save_policy(tmp_path, form, **options))
+    assert len(errors) == (named is not None)
+    assert all(word in errors[0] for word in named or ())

@@ -1,15 +1,37 @@
-"""Conversations: the program of a response, what the history keeps, and prompts from files."""
+"""Conversations: the program of a response, prompts from files, the rules of repair, and records of result files."""
 
+import json
 import time
 
-import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import FakeJudge, result_of, square_problem, trajectories_of, trajectory_record, write_lines
 
-from cobalt.episode import extract_code, first_messages, load_prompts, program_of, split_thinking
+from cobalt.episode import (
+    ALL_PUBLIC_PASSED,
+    extract_code,
+    first_messages,
+    history_text,
+    load_prompts,
+    program_of,
+    split_thinking,
+)
+from cobalt.episode.episode import Episode, judge_response
+from cobalt.episode.record import (
+    axes_are_known,
+    decode_first_turns,
+    decode_responses,
+    decode_trajectories,
+    encode_evaluation,
+    encode_multi_turn,
+    encode_single_turn,
+    read_trajectories,
+)
+from cobalt.episode.trajectory import Trajectory, Turn
+from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.problems.problem import Problem
-from cobalt.stage.errors import UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 
 CODE_LINES = st.lists(
     st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="`~")), max_size=8
@@ -32,14 +54,12 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ("````python\ndoc = '''\n```\n'''\n````", "doc = '''\n```\n'''"),
         ("~~~python\nx = '```'\n~~~", "x = '```'"),
         ("~~~ `python`\nx = 1\n~~~", "x = 1"),
-        ("```python\nearlier\n```\nNow:\n```python\ncut off", "cut off"),
         ("1. Do it:\n\n     ```python\n     if x:\n         y()\n     ```", "if x:\n    y()"),
         ("The program: ```python\nx = 1\n```", "x = 1"),
         ("Use `x` and ```y``` inline.", None),
         ("```python\nx = 1\n```\nThen ```z``` inline.", "x = 1"),
         ("```python\n```", ""),
         # A line that starts with enough back-ticks closes, whatever follows them.
-        ("```python\nx = 1\n``` and `x` is one\nMore text.", "x = 1"),
         ("   ```python\n   x = 1\n   ```Done.\nMore text.", "x = 1"),
         ("```python\r\nx = 1\r\n```Done.\r\nMore.\r\n", "x = 1"),
         ("```python\nx = 1\n`````` Done.\nMore text.", "x = 1"),
@@ -156,14 +176,12 @@ def problem(**fields):
 def test_built_in_prompts_carry_question_and_feedback_verbatim(name):
     prompts = load_prompts(name)
     assert "Print {{ it }}." in prompts.first_turn("Print {{ it }}.")
+    called = problem(test_cases={"fn_name": "merge", "inputs": ["1"], "outputs": ["1"]})
+    assert "merge" in first_messages(called, prompts)[-1]["content"], "the function that the judge calls"
     assert "Input:\n<1>&" in prompts.feedback("Input:\n<1>&")
-    messages = first_messages(problem(), prompts)
-    assert [message["role"] for message in messages] == ["system", "user"]
-
-
-def test_a_problems_own_instruction_wins_over_the_template():
-    messages = first_messages(problem(instruction="As it is."), load_prompts("paper"))
-    assert messages[-1] == {"role": "user", "content": "As it is."}
+    assert [message["role"] for message in first_messages(problem(), prompts)] == ["system", "user"]
+    own = first_messages(problem(instruction="As it is."), prompts)
+    assert own[-1] == {"role": "user", "content": "As it is."}, "a problem's own instruction wins"
 
 
 def write_prompts(folder, **texts):
@@ -224,14 +242,225 @@ def test_a_template_that_reaches_for_python_is_refused_and_does_nothing(tmp_path
     assert not trap.exists()
 
 
-def test_the_attacks_work_where_there_is_no_sandbox(tmp_path):
-    trap = tmp_path / "ran"
-    jinja2.Environment().from_string("{{ " + ATTACKS[0].format(trap=trap) + " }}").render()
-    assert trap.exists()
+# --- the episode
+
+PROBLEM = Problem.parse(square_problem(0))
+PROMPTS = load_prompts("pocket")
+OPENING = first_messages(PROBLEM, PROMPTS)
+RESPONSE = "<think>why</think>\n```python\nprint(1)\n```"
+OUTCOMES = st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=1, max_size=6)
 
 
-def test_the_pocket_prompt_names_the_function_that_the_judge_calls():
-    tests = {"fn_name": "merge", "inputs": ["1", "2"], "outputs": ["1", "2"]}
-    problem = Problem.parse({"id": 1, "question": "Merge.", "test_cases": tests})
-    said = first_messages(problem, load_prompts("pocket"))[-1]["content"]
-    assert "merge" in said and "stdin" not in said
+def episode_of(turns, *, enable_thinking=True):
+    return Episode(OPENING, PROBLEM.public_tests, PROMPTS, turns=turns, enable_thinking=enable_thinking)
+
+
+@given(OUTCOMES, st.booleans())
+def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(outcomes, enable_thinking):
+    before, episode = list(OPENING), episode_of(len(outcomes), enable_thinking=enable_thinking)
+    for number, passing in enumerate(outcomes, 1):
+        assert not episode.done
+        turn = episode.observe(Turn(RESPONSE, "stop", cost=0.5), result_of(*passing))
+        shown = PROMPTS.feedback(ALL_PUBLIC_PASSED if all(passing) else f"test {passing.index(False)} fails")
+        judged = {"public_pass_rate": sum(passing) / 2, "public_result": result_of(*passing), "feedback": shown}
+        assert turn == Turn(RESPONSE, "stop", cost=0.5, **judged)
+        assert episode.done == (number == len(outcomes))
+        assert sum(f"test {place} fails" in shown for place in (0, 1)) == (not all(passing))
+        answer = {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
+        assert episode.messages[-2:] == [answer, {"role": "user", "content": shown}]
+        assert len(episode.messages) == len(OPENING) + 2 * number
+    assert episode.messages[: len(OPENING)] == OPENING == before
+    with pytest.raises(ValueError):
+        episode.observe(Turn(RESPONSE), result_of(True, True))
+
+
+async def test_a_response_without_a_program_fails_every_test_and_is_not_judged():
+    turn = await episode_of(1).step(Turn("I do not know."), FakeJudge(None))
+    assert (turn.program, turn.public_result, turn.public_pass_rate) == (None, ExecResult.no_code(2), 0.0)
+    assert await judge_response(FakeJudge(None), "none", PROBLEM.hidden_tests) == ExecResult.no_code(2)
+
+
+async def test_a_step_judges_on_the_tests_of_the_episode_and_a_failure_of_the_judge_leaves_it_as_it_was():
+    answers = iter([InfrastructureError("the sandbox died"), [True, False]])
+    judge, episode = FakeJudge(lambda *_: next(answers)), episode_of(1)
+    with pytest.raises(InfrastructureError):
+        await episode.step(Turn(RESPONSE), judge)
+    assert (episode.messages, episode.done) == (OPENING, False)
+    assert (await episode.step(Turn(RESPONSE), judge)).public_result == result_of(True, False)
+    assert episode.done and judge.asked == [("print(1)", PROBLEM.public_tests)] * 2
+
+
+# --- records
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+KINDS = st.sampled_from(list(VerdictKind))
+GENERATED = {
+    "finish_reason": st.sampled_from([None, "stop", "length", "prompt_too_long", "error"]),
+    "prompt_tokens": st.none() | st.integers(0, 99),
+    "completion_tokens": st.none() | st.integers(0, 99),
+    "cost": st.none() | st.floats(0, 1),
+    "error": TEXT,
+    "response": TEXT,
+}
+
+
+@st.composite
+def judged_turns(draw):
+    public, hidden = (tuple(draw(st.lists(KINDS, min_size=2, max_size=2))) for _ in range(2))
+    passing = [kind is VerdictKind.PASSED for kind in public]
+    return Turn(
+        **{name: draw(values) for name, values in GENERATED.items()},
+        public_pass_rate=sum(passing) / 2,
+        public_result=ExecResult(passing, [draw(TEXT), draw(TEXT)], [Verdict(kind, 0.5) for kind in public]),
+        hidden_pass_rate=hidden.count(VerdictKind.PASSED) / 2,
+        hidden_verdicts=hidden,
+        feedback=draw(TEXT),
+    )
+
+
+@st.composite
+def groups(draw):
+    samples, turns = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    trajectories = []
+    for sample in range(samples):
+        own = tuple(draw(judged_turns()) for _ in range(turns))
+        messages = [{"role": "user", "content": "go"}]
+        for turn in own:
+            messages += [{"role": "assistant", "content": "kept"}, {"role": "user", "content": turn.feedback}]
+        trajectories.append(Trajectory(PROBLEM, sample, messages, own))
+    return tuple(trajectories)
+
+
+@given(groups())
+def test_what_is_written_is_read_back_as_it_was(trajectories):
+    record = dict(PROBLEM.record) | encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
+    read = json.loads(json.dumps(record))
+    assert decode_trajectories(PROBLEM, read) == trajectories
+    assert decode_responses(read) == [tuple(turn.response for turn in one.turns) for one in trajectories]
+
+
+@given(st.lists(judged_turns(), min_size=1, max_size=4))
+def test_first_turns_are_read_back_as_they_were(turns):
+    record = json.loads(json.dumps(encode_single_turn(turns, [turn.public_result for turn in turns])))
+    for turn, other in zip(turns, decode_first_turns(record), strict=True):
+        assert all(getattr(turn, name) == getattr(other, name) for name in GENERATED)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "read"),
+    [
+        ("prompt_tokens", float("nan"), None),
+        ("costs", 3, 3.0),
+        ("costs", float("nan"), None),
+        ("errors", None, ""),
+        ("finish_reasons", float("nan"), None),
+        ("raw_responses", "\ud800", "\ud800"),
+    ],
+)
+def test_an_unknown_value_is_read_as_none_and_a_text_as_it_is(field, value, read):
+    name = {"costs": "cost", "errors": "error", "finish_reasons": "finish_reason", "raw_responses": "response"}
+    record = trajectory_record(0, [[(0, 0)]]) | {field: [[value]]}
+    assert getattr(trajectories_of(record).trajectories[0].turns[0], name.get(field, field)) == read
+
+
+def test_a_malformed_entry_is_named_by_file_record_field_and_index(tmp_path):
+    records = [trajectory_record(identifier, [[(0, 0), (0, 0)]]) for identifier in "ab"]
+    records[1]["errors"] = [[""], [5]]
+    path = write_lines(tmp_path / "e.jsonl", records)
+    reading = read_trajectories(path)
+    assert next(reading).problem.id == "a"  # a record is read when it is its turn
+    with pytest.raises(UserError) as error:
+        next(reading)
+    assert all(word in str(error.value) for word in (str(path), "'b'", "errors.1.0"))
+    path.write_text("\n")
+    with pytest.raises(UserError, match="no record"):
+        list(read_trajectories(path))
+
+
+def test_a_record_with_conversations_alone_has_responses_and_feedback_and_nothing_else():
+    conversation = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "```python\nprint(1)\n```"},
+        {"role": "user", "content": "f"},
+        {"role": "assistant", "content": "no program"},
+    ]
+    [trajectory] = trajectories_of(square_problem(0, conversations=[conversation])).trajectories
+    first, last = trajectory.turns
+    assert first == Turn("```python\nprint(1)\n```", feedback="f")
+    assert (first.program, last.program, last.feedback) == ("print(1)", None, None)
+    assert trajectory.context(1) == conversation[:4]
+    for name in ("public_pass_rates", "hidden_pass_rates"):
+        with pytest.raises(UserError):
+            getattr(trajectory, name)
+
+
+THREE_BY_TWO = trajectory_record(0, [[(0, 0), (1, 1)], [(1, 2), (2, 2)], [(0, 1), (1, 0)]])
+
+
+def others(record, *transposed):
+    """The record as another project would write it, with some fields in the other order."""
+    record = {name: value for name, value in record.items() if name not in ("finish_reasons", "hidden_verdicts")}
+    return record | {name: [list(row) for row in zip(*record[name], strict=True)] for name in transposed}
+
+
+@pytest.mark.parametrize("transposed", [(), ("all_pass_rates",), ("raw_responses", "public_pass_rates")])
+def test_the_other_order_of_axes_is_read_where_lengths_tell_it(transposed):
+    def figures(record):
+        return [
+            [(turn.response, turn.public_pass_rate, turn.hidden_pass_rate) for turn in trajectory.turns]
+            for trajectory in trajectories_of(record).trajectories
+        ]
+
+    assert figures(others(THREE_BY_TWO, *transposed)) == figures(THREE_BY_TWO)
+
+
+def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples_and_no_conversations_tell_them():
+    def known(record, *transposed):
+        return axes_are_known(trajectories_of(others(record, *transposed)))
+
+    square = trajectory_record(0, [[(0, 0), (1, 2)], [(1, 2), (2, 0)]], feedback=lambda s, t: f"Feedback:\ngot {t}.{s}")
+    assert axes_are_known(trajectories_of(square)) and known(THREE_BY_TWO) and not known(square)
+    assumed = trajectories_of(others(square)).trajectories
+    assert [one.hidden_pass_rates for one in assumed] == [[0, 1], [1, 0]]
+    assert [turn.response for turn in assumed[1].turns] == ["response 1.0", "response 1.1"]
+    for text in ("answer {}.{}", "<think>t</think>\n\nanswer {}.{}\n"):  # what the conversations have, and more
+        written = square | {"raw_responses": [[text.format(sample, turn) for sample in (0, 1)] for turn in (0, 1)]}
+        assert known(written) and not known(written, "raw_responses")
+    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
+    without = {name: value for name, value in square.items() if name != "raw_responses"}
+    judged = without | {"public_exec_results": results}
+    assert known(judged) and not known(without) and not known(judged, "public_exec_results")
+
+
+NO_NUMBERS = [10**5000, -(10**5000), float("inf"), float("-inf"), True, "1", {}]
+NUMBERS = ("prompt_tokens", "costs", "public_pass_rates")
+MALFORMED = [
+    ("raw_responses", [["a", "b", 3]] * 2),
+    # Records of this project are read in their own order only.
+    ("raw_responses", [["a", "b"]] * 3),
+    ("all_pass_rates", [[0.5] * 3] * 2),
+    ("public_pass_rates", [[0.0, 0.5, 1.5]] * 2),
+    ("public_exec_results", [[None] * 3] * 2),
+    ("all_pass_rates", [[0.5, "1"]] * 3),
+    ("hidden_verdicts", [[["tired"], []]] * 3),
+    ("prompt_tokens", [[1, 2, -3]] * 2),
+    ("costs", [[0.1, None, "1"]] * 2),
+    ("conversations", [[]]),
+    ("conversations", [[{"role": "assistant", "content": "a"}]]),
+    *((field, [[value] * 3] * 2) for field in NUMBERS for value in NO_NUMBERS),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), MALFORMED, ids=[field for field, _ in MALFORMED])
+def test_a_malformed_field_is_named(field, value):
+    with pytest.raises(UserError, match=field.removesuffix("s")):
+        trajectories_of(THREE_BY_TWO | {field: value})
+
+
+@pytest.mark.parametrize("passing", [["no", "false"], [None, 2]])
+def test_whether_a_test_passed_is_a_truth_value_or_0_or_1(passing):
+    good = {"passing": [True, 1], "feedback": ["", ""], "queue_seconds": 0.5}
+    assert ExecResult.from_record(good).passing == [True, True]
+    with pytest.raises(UserError, match="passing"):
+        ExecResult.from_record(good | {"passing": passing})

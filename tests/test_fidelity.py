@@ -9,12 +9,13 @@ import re
 from functools import partial
 
 import pytest
+from chat_tokenizers import make_tokenizer
 from outside import run_commands
 from support import ROOT, FakeEngine, FakeJudge, square_problem, trajectory_record, write_lines
-from test_extraction_of_errors import A, B, extract, recorded, result
+from test_hacking import A, B, extract, recorded, result
 from test_livecodebench import function_row, stdin_row
+from test_selection import settings_of
 from test_taco import row
-from test_verl_rows import settings_of
 
 from cobalt.datasets.livecodebench import LiveCodeBenchSettings, livecodebench
 from cobalt.datasets.taco import TacoSettings, easiest_places, read_attempts, taco
@@ -24,6 +25,7 @@ from cobalt.episode import history_text, load_prompts, program_of
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN, paper_category, parse_category
+from cobalt.hacking.classifier import ClassifierSettings
 from cobalt.judge import ExecResult, JudgeSettings, LocalJudge, VerdictKind
 from cobalt.judge.calling import call_input
 from cobalt.judge.comparison import outputs_match
@@ -33,14 +35,13 @@ from cobalt.judge.sandbox.sandbox import Execution
 from cobalt.problems.problem import TestSuite
 from cobalt.reward import Flaw, token_counter
 from cobalt.reward.format import format_reward
-from cobalt.rollout.evaluate import turn_metrics
-from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
+from cobalt.rollout.evaluate import SamplesSettings, evaluate_samples, turn_metrics
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.protocols import Outcomes
 from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.scores import read_scored
 from cobalt.selection.selection import max_variance_subset
-from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn, convert_single_turn
+from cobalt.selection.verl_rows import RESULTS, MultiTurnRowsSettings, convert_multi_turn, convert_single_turn
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import read_records
 
@@ -109,6 +110,12 @@ JUDGED = [
     ("other_limits", OPENS, [("", "200")], PAPER, PASSED),
     *(("standard_input", code, [tuple(test)], {}, PASSED) for code, *test in READS),
     *(("standard_input", code, [tuple(test)], {"stdin": "pipe"}, NOTHING) for code, *test in READS),  # there, too
+    # A pipe gives the whole input and then its end, also to a program that reads nothing of it.
+    *(
+        ("standard_input", code.format(len(text)), [(text, f"{len(text)}")] * 2, {"stdin": "pipe"}, PASSED)
+        for code in ("import sys; print(len(sys.stdin.read()))", "print({})", "import os; os.close(0); print({})")
+        for text in ("", "7\n", "x" * 3_000_000)
+    ),
     *(("prelude", code, [("", expected)], {}, PASSED) for code, expected in NAMES),
     *(("prelude", code, [("", expected)], {"prelude": "none"}, "runtime_error") for code, expected in NAMES),
     *(("prelude", code, [("", expected)], PAPER, NOTHING) for code, expected in NAMES),
@@ -186,12 +193,8 @@ HISTORIES = [
 # Of a row: the flaw of a response, and whether thinking is required.
 FLAWS = [
     ("closing_fence", "t</think>```python\nx = 1\n```Explanation", True, None),
-    (
-        "other_program",
-        "t</think>\n```python\nx = 1\n```\n  ```\n  y = 2\n  ```",
-        True,
-        Flaw.OTHER_PROGRAM,
-    ),  # there: none
+    # There: none.
+    ("other_program", "t</think>\n```python\nx = 1\n```\n  ```\n  y = 2\n  ```", True, Flaw.OTHER_PROGRAM),
     ("required_thinking", "```python\nx = 1\n```", True, Flaw.THINKING),  # there as well, for every model
     ("required_thinking", "```python\nx = 1\n```", False, None),
 ]
@@ -205,6 +208,7 @@ COMPARED = [
 ]
 
 LONG = "<think>t</think>" + "a" * 6000 + "\n```python\nx = 1\n```"
+SPLITS = ["train.parquet", "validation.parquet"]
 FOUR = TestSuite(("333", "1", "4444", "22"), ("", "", "", ""))
 
 
@@ -217,6 +221,8 @@ def flaw_of(response, required):
     """The flaw of a response, where thinking is required or not."""
     return format_reward(response, 1.0, len, require_thinking=required).flaw
 
+
+SHOWN = "Input:\nin\nProgram's Output:\n1\nStderr:\n"
 
 # Of a row: what is computed, and what it must be.
 VALUES = [
@@ -232,6 +238,11 @@ VALUES = [
     # Of a history the second is what hidden tests judge there.
     ("program_in_history", lambda: [program_of(text) for text in (LONG, history_text(LONG, True))], ["x = 1", None]),
     ("control_characters", lambda: clip("\x1b[31mred\ta\nb"), "\\x1b[31mred\ta\nb"),
+    # There: the expected output, and nothing about the exit.
+    ("silent_exit", lambda: graded(b"1", "2", status=3)[1], f"{SHOWN}The program ended with exit status 3."),
+    ("silent_exit", lambda: graded(b"1", "2", status=3, errors=b"why")[1], f"{SHOWN}why"),
+    ("bytes_that_are_not_text", lambda: graded(b"\xff", "x")[0].kind, VerdictKind.WRONG_ANSWER),
+    ("bytes_that_are_not_text", lambda: "Output:\n\N{REPLACEMENT CHARACTER}\n" in graded(b"\xff", "x")[1], True),
     ("wording", lambda: graded(b"1", "1")[1], ""),
     ("wording", lambda: graded(b"1", "2")[1], "Input:\nin\nProgram's Output:\n1\nExpected Output:\n2"),
     # There: 3/16 of four samples, and an error because they have two turns.
@@ -244,19 +255,16 @@ VALUES = [
     ("relative_change", lambda: metrics_of((1.0, 0.0), (0.0, 0.0)), [(0.5, 0.0), (0.0, -1.0)]),
     ("public_tests", lambda: easiest_places(FOUR, 2, None), [1, 3]),
     ("public_tests", lambda: easiest_places(FOUR, 2, [3, 0, 16, 1]), [0, 2]),
+    ("files", lambda: [*RESULTS.values(), MultiTurnRowsSettings.data_source], [*SPLITS, "taco_cobalt"]),
+    ("classifier_model", lambda: ClassifierSettings.model_name, "gpt-5-2025-08-07"),
     # There: "[1, [2]] a b", split at blanks.
     ("function_problems", lambda: call_input([[1, [2]], "a b"]), '[1, [2]]\n"a b"\n'),
 ]
 
-# Of a row: a command, and words of its help.
-HELPS = [
-    ("files", "preproc/verl_preproc_single_turn.py", ["validation.parquet", "taco_cobalt"]),
-    ("classifier_model", "run_llm_judge.py", ["gpt-5-2025-08-07"]),
-]
 VALUES += [(row, partial(program_of, response), program) for row, response, program in PROGRAMS]
 VALUES += [(row, partial(flaw_of, *about), flaw) for row, *about, flaw in FLAWS]
 VALUES += [(row, partial(outputs_match, *outputs, JudgeSettings()), same) for row, *outputs, same in COMPARED]
-TABLES = [*JUDGED, *FEEDBACK, *HISTORIES, *VALUES, *HELPS]
+TABLES = [*JUDGED, *FEEDBACK, *HISTORIES, *VALUES]
 
 
 @pytest.mark.sandbox
@@ -336,13 +344,6 @@ def test_preprocessing_commands_without_a_flag_write_where_the_page_says(tmp_pat
 # --- differences that stay
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("row", "command", "words"), HELPS)
-def test_the_help_of_a_row(row, command, words):
-    [(_, said, _)] = run_commands([(ROOT, [command, "--help"])])
-    assert all(word in said for word in words)
-
-
 @pytest.mark.sandbox
 async def test_no_suite_limit():
     waits = ("import time\ntime.sleep(3.5)", *[("", "")] * 20)  # 70 s, and 17.5 s with four at a time
@@ -351,15 +352,6 @@ async def test_no_suite_limit():
     by_default, paper, short = results
     assert [verdict.kind for verdict in by_default.verdicts[-2:]] == [VerdictKind.NOT_RUN] * 2
     assert (by_default.pass_rate, paper.pass_rate, short.pass_rate) == (18 / 20, 1.0, 0.0)
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize(("stdin", "expected"), [("", "0"), ("7\n", "2"), ("x" * 3_000_000, "3000000")])
-async def test_a_pipe_gives_the_whole_input_and_then_its_end(stdin, expected):
-    tests = [(stdin, expected), (stdin, expected)]
-    assert (await judged("import sys; print(len(sys.stdin.read()))", *tests, stdin="pipe")).all_passed
-    assert (await judged(f"print({expected})", *tests, stdin="pipe")).all_passed  # it reads nothing
-    assert (await judged(f"import os; os.close(0); print({expected})", *tests, stdin="pipe")).all_passed
 
 
 @pytest.mark.sandbox
@@ -385,26 +377,6 @@ def test_a_suite_that_asks_for_what_no_judge_does_is_refused(wrong):
     assert TestSuite.parse(suite.to_record()) == suite
     with pytest.raises(UserError, match=next(iter(wrong))):
         TestSuite.parse(suite.to_record() | wrong)
-
-
-def test_silent_exit():
-    _, feedback = graded(b"out", "expected", status=3)
-    assert feedback.endswith("Program's Output:\nout\nStderr:\nThe program ended with exit status 3.")
-    assert "expected" not in feedback  # there: the expected output, and nothing about the exit
-    _, feedback = graded(b"out", "expected", status=3, errors=b"why")
-    assert feedback.endswith("Stderr:\nwhy")
-
-
-def test_wording(tmp_path):
-    for name, text in (("system", "S"), ("first_turn", "{{ question }}"), ("feedback", "Theirs: {{ feedback }}")):
-        (tmp_path / f"{name}.jinja").write_text(text)
-    assert load_prompts(str(tmp_path)).feedback("x") == "Theirs: x"
-
-
-def test_bytes_that_are_not_text():
-    verdict, feedback = graded(b"\xff", "x")
-    assert verdict.kind is VerdictKind.WRONG_ANSWER
-    assert "Program's Output:\n\N{REPLACEMENT CHARACTER}\n" in feedback
 
 
 async def test_judge_failure(tmp_path):
@@ -486,28 +458,14 @@ async def test_too_easy(tmp_path, policy):
         await prompts_of(tmp_path, policy, record | {"exec_results": None}, name="without", authors_selection=True)
 
 
-@pytest.mark.slow
-def test_problems_in_both_splits_are_read_and_counted(tmp_path, policy, caplog):
-    train = write_lines(tmp_path / "train.jsonl", [square_problem(0), square_problem(1)])
-    validation = write_lines(tmp_path / "validation.jsonl", [square_problem(1), square_problem(2)])
-    summary = convert_single_turn(settings_of(tmp_path, policy, (train, validation), limit=2048)).summary
-    assert (summary["train"]["rows"], summary["validation"]["rows"]) == (2, 2)
-    assert summary["validation"]["problems also in train"] == 1
-    assert str(validation) in caplog.text
-
-
 def authors_prompt(problem, programs, **fields):
     """A contextual prompt with the fields of the authors' process_multi_turn_taco.py."""
-    conversation = [{"role": "system", "content": "s"}, {"role": "user", "content": f"problem {problem}"}]
-    for turn in range(programs):
-        conversation += [{"role": "assistant", "content": f"answer {turn}"}, {"role": "user", "content": "feedback"}]
-    suite = json.dumps({"inputs": ["1"], "outputs": ["1"]})
     return {
         "example_id": problem,
         "difficulty": "EASY",
-        "conversation": conversation,
+        "conversation": trajectory_record(problem, [[WRONG] * programs])["conversations"][0],
         "prev_best_pass_rate": 0.25 * programs,
-        "test_cases": suite,
+        "test_cases": json.dumps({"inputs": ["1"], "outputs": ["1"]}),
     } | fields
 
 
@@ -619,17 +577,11 @@ def test_function_problems(tmp_path):
     assert "fn_name" not in json.loads(lcb_problem(tmp_path, function_row(), True)["test_cases"])  # there, too
 
 
+@pytest.mark.slow
 def test_one_bos():
-    class Tokenizer:
-        """Writes its BOS into the template's text, and puts one in front where it may."""
-
-        def apply_chat_template(self, conversation, *, tokenize, add_generation_prompt):
-            return "^a"
-
-        def encode(self, text, *, add_special_tokens):
-            return [ord(character) for character in "^" * add_special_tokens + text]
-
-    assert render(Tokenizer(), [], "default") == ([ord("^"), ord("a")], "")
+    tokenizer = make_tokenizer("llama")  # writes its BOS in the template, and puts one in front where it may
+    ids, _ = render(tokenizer, [{"role": "user", "content": "a"}], "default")
+    assert ids.count(tokenizer.bos_token_id) == 1
 
 
 def test_seeds():
@@ -651,24 +603,46 @@ def test_prompt_length(tmp_path, policy):
     assert summary["train"] == counts | {"longest prompt, tokens": limit}
 
 
-HARD, LOGIC, DRIFT, _ = CATEGORIES
+HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 
 
 @pytest.mark.parametrize(
-    ("answer", "there", "here"),
+    ("answer", "here", "there"),
     [
         ("Reasons.\n\nFinal Verdict: (1) Hard Coding", HARD, HARD),
         ("Final Verdict:(2)Logic Overfitting.", LOGIC, LOGIC),
-        ("Final Verdict: (1) Hard Coding\nNo: Final Verdict: (2) Logic Overfitting", HARD, LOGIC),
-        ("<think>Final Verdict: (1) Hard Coding</think>Final Verdict: (2) Logic Overfitting", HARD, LOGIC),
-        ("Final Verdict: (3) Hard Coding", DRIFT, UNKNOWN),
-        ("Final Verdict: **(3) Semantic Drifting**", UNKNOWN, DRIFT),
-        ("final verdict: (3) Semantic Drifting", UNKNOWN, DRIFT),
-        ("Final Verdict: 3", UNKNOWN, DRIFT),
-        ("Final Verdict: Semantic Drifting", UNKNOWN, DRIFT),
-        ('{"reasoning": "r", "category": 3}', UNKNOWN, DRIFT),
+        # The last one counts, and thinking does not.
+        ("Final Verdict: (1) Hard Coding\nNo: Final Verdict: (2) Logic Overfitting", LOGIC, HARD),
+        ("<think>Final Verdict: (1) Hard Coding</think>Final Verdict: (2) Logic Overfitting", LOGIC, HARD),
+        ("<think>Final Verdict: (1)", UNKNOWN, UNKNOWN),
+        # Number and name disagree.
+        ("Final Verdict: (3) Hard Coding", UNKNOWN, DRIFT),
+        ("Final Verdict: (1)\nFinal Verdict: (1) Others", UNKNOWN, HARD),
+        # Other forms are none there.
+        ("Final Verdict: **(3) Semantic Drifting**", DRIFT, UNKNOWN),
+        ("### Final Verdict\n\n**(2) Logic Overfitting**.", LOGIC, UNKNOWN),
+        ("final verdict: 2", LOGIC, UNKNOWN),
+        ("Final Verdict: [1]", HARD, UNKNOWN),
+        ("Final Verdict: <(3) Semantic Drifting>", DRIFT, UNKNOWN),
+        ("Final Verdict - `Semantic drifting`", DRIFT, UNKNOWN),
+        ("Final Verdict: Hard-Coding", HARD, UNKNOWN),
+        ("_Final verdict is_ **category 4**", OTHERS, UNKNOWN),
+        ("Final Verdict: other", OTHERS, UNKNOWN),
+        ("Final Verdict:\u00a0(2)", LOGIC, UNKNOWN),
+        # Structured.
+        ('{"reasoning": "r", "category": 3}', DRIFT, UNKNOWN),
+        ('```json\n{"category": 2}\n```', LOGIC, UNKNOWN),
+        ('{"category": "(4) Others"}', OTHERS, UNKNOWN),
+        ('{"category": 9}', UNKNOWN, UNKNOWN),
+        ('{"category": true}', UNKNOWN, UNKNOWN),
+        ('{"reasoning": "Final Verdict: (1)"}', UNKNOWN, UNKNOWN),
+        ('{"reasoning": "cut off', UNKNOWN, UNKNOWN),
+        # None.
         ("", UNKNOWN, UNKNOWN),
+        ("It is hard coding, I would say (1).", UNKNOWN, UNKNOWN),
+        ("Final Verdict: (12)", UNKNOWN, UNKNOWN),
+        ("Final Verdict: (k) Name", UNKNOWN, UNKNOWN),
     ],
 )
-def test_classifier_verdicts(answer, there, here):
-    assert (paper_category(answer), parse_category(answer)) == (there, here)
+def test_classifier_verdicts(answer, here, there):
+    assert (parse_category(answer), paper_category(answer)) == (here, there)

@@ -92,10 +92,6 @@ def swapped_functions():
     return names
 
 
-def settings_of(mean):
-    return OWN if mean == "mini_batch" else OWN._replace(weight=swapped_functions()["micro_batch_mean"])
-
-
 def groups_of(batch):
     rows = zip(batch["prompts"], batch["responses"], batch["rewards"], strict=True)
     completed = [
@@ -153,7 +149,9 @@ def differences(made, engine, mean, optimizer, own=None, **planted):
     """How far method.py is from veRL, by what is compared."""
     verl = torch.load(made / "updates.pt")
     theirs = verl[engine, mean, optimizer]
-    ours = updates(made, optimizer, own or settings_of(mean), **planted)
+    if own is None:
+        own = OWN if mean == "mini_batch" else OWN._replace(weight=swapped_functions()["micro_batch_mean"])
+    ours = updates(made, optimizer, own, **planted)
     assert len(ours["losses"]) == len(theirs["losses"]) == (2 if optimizer == "SGD" else 3)
     assert min(theirs["norms"]) > 1  # so that every gradient is clipped
     return {

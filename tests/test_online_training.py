@@ -20,7 +20,7 @@ from cobalt.stage.errors import UserError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-# The group of tests/test_verpo.py: its second trajectory is solved.
+# The group of tests/test_reward.py: its second trajectory is solved.
 HAND = [[[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [1, 1, 1]]]
 HAND_CONSTANTS = {"alpha": 2.0, "beta": 0.5, "gamma": 0.9, "sigma": 0.25, "sigma_floor": 1e-3, "delta": 0.0}
 HAND_ADVANTAGES = [[-0.5046681, -0.3990689], [0.3053319, 0.5984051]]

@@ -1,10 +1,8 @@
 """The data scripts as a user runs them: help, and refusals before anything slow."""
 
-import json
-
 import pytest
-from outside import run_commands, run_commands_for_imports
-from support import ROOT, trajectory_record, write_lines
+from outside import run_commands_for_imports
+from support import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -68,23 +66,3 @@ def test_a_result_in_the_place_of_an_input_is_refused_by_every_script_before_any
     assert {path.name for path in folder.iterdir()} == {"in.jsonl", "out.jsonl", *LINKS}
     assert (folder / "in.jsonl").read_text() == "a last line without its newline"
     assert not {*imported} & (HEAVY | APIS)
-
-
-@pytest.mark.parametrize(
-    ("engine", "flags", "says"),
-    [
-        ({"model": "model", "fingerprint": "f"}, [], "--model"),  # a name that only its own machine knows
-        ({"model": "nobody/nothing"}, [], "measured by the tokenizer of nobody/nothing"),
-        ({"replay": "digest"}, [], "measured by the tokenizer of Qwen/Qwen3-8B"),
-        ({"model": "model"}, ["--model_name", "nobody/nothing"], "nobody/nothing"),
-    ],
-)
-def test_the_tokenizer_that_measures_is_named_or_asked_for(tmp_path, engine, flags, says):
-    source = write_lines(tmp_path / "e.jsonl", [trajectory_record(0, [[(0, 0)] * 3])])
-    (tmp_path / "e.run.json").write_text(json.dumps({"arguments": {"stage": "multi_turn", "engine": engine}}))
-    [(code, _, said)] = run_commands(
-        [(tmp_path, ["preproc/process_multi_turn_taco.py", "-i", str(source), "-o", "p.jsonl", *flags])],
-        HF_HOME=str(tmp_path),
-    )
-    assert code == 2 and says in " ".join(said.split())
-    assert ("Qwen" in said) == ("Qwen" in says)

@@ -10,7 +10,7 @@ from support import FakeEngine, FakeJudge, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.rollout.multi_turn import RepairSettings, repair
-from cobalt.rollout.progress import CountingEngine
+from cobalt.rollout.shared import CountingEngine
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage import progress
 

@@ -214,11 +214,13 @@ def costs_of(path):
     return {(row["method"], int(row["seed"])): [float(row[name]) for name in named] for row in rows_of(path)}
 
 
-def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(study):
+def test_the_page_has_the_figures_and_the_costs_of_the_runs_and_keeps_the_text_around_them(study):
     page = Path("docs/RESULTS.md")
     page.parent.mkdir()
     begin, end = marks(reproduce.MODULE)
     page.write_text(f"# Mine\n\nbefore\n{begin}\nstale\n{end}\nafter\n")
+    model = next(SeedFolders(study, 1).model(method) for method in EQUAL_TIME if method.slug == "cobalt_time")
+    (model / ".cobalt-export").write_text("step 64\n")
     text = write_results(study, page)
     assert text.startswith("# Mine\n\nbefore\n") and text.endswith(f"{end}\nafter\n") and "stale" not in text
     shares = [
@@ -228,32 +230,23 @@ def test_the_page_has_the_figures_of_the_runs_and_keeps_the_text_around_them(stu
     assert shares == ["0.5", "1.0", "0.75"]
     # Of base's four programs at turn 0 two are wrong, and stay so; the two right ones stay right.
     assert [*rows_of(Path("docs/RESULTS/moves.csv"))[0].values()] == ["base", *"12", "0.0", "0.0", "2", "1.0", "0.0"]
-    assert write_results(study, page, (1, 0)) == text, "columns of seeds are in order whatever the flag says"
-
-
-def test_costs_have_the_training_and_the_collection(study):
-    text = write_results(study, Path("RESULTS.md"))
-    costs = costs_of(Path("RESULTS/costs.csv"))
+    timed = {cells[0]: cells[-2] for cells in table_rows(text, "Equal time")}
+    assert timed["Cobalt, own trajectories"] == "1 / 64 (end)", "a row of equal time says where its training ended"
+    costs = costs_of(Path("docs/RESULTS/costs.csv"))
     for seed in (0, 1):
         # 16 steps of FT and 16 of Cobalt, 2 prompts with 3 samples each, 2 s a step; four commands of 1 s made
         # their data.
         assert costs["FT-Cobalt", seed] == [32.0, 64.0, 192.0, 68.0, 4.0]
         # 12 steps of 2 prompts, each of which has 3 trajectories of 3 responses.
         assert costs["GRPO-MT", seed] == [12.0, 24.0, 216.0, 25.0, 1.0]
-    shown = {cells[0]: cells for cells in table_rows(text, "Costs")}
-    by_head = {method: dict(zip(shown[""], cells, strict=True)) for method, cells in shown.items()}
+    head, *rows = table_rows(text, "Costs")
+    by_head = {cells[0]: dict(zip(head, cells, strict=True)) for cells in rows}
     # A trajectory of three responses: nearly as dear by prompt, cheaper by response.
     for method, of_prompt, of_response in (("FT-Cobalt", "1.06", "354"), ("GRPO-MT", "1.04", "116")):
         assert (by_head[method]["s a prompt"], by_head[method]["ms a response"]) == (of_prompt, of_response)
-    row = rows_of(Path("RESULTS/impossible_feedback.csv"))[0]
-    assert (row["events"], row["turns_after_an_impossible_test"]) == ("0", "6")
-
-
-def test_a_row_of_equal_time_says_where_its_training_ended(study):
-    model = next(SeedFolders(study, 1).model(method) for method in EQUAL_TIME if method.slug == "cobalt_time")
-    (model / ".cobalt-export").write_text("step 64\n")
-    timed = {cells[0]: cells[-2] for cells in table_rows(write_results(study, Path("RESULTS.md")), "Equal time")}
-    assert timed["Cobalt, own trajectories"] == "1 / 64 (end)"
+    events = rows_of(Path("docs/RESULTS/impossible_feedback.csv"))[0]
+    assert (events["events"], events["turns_after_an_impossible_test"]) == ("0", "6")
+    assert write_results(study, page, (1, 0)) == text, "columns of seeds are in order whatever the flag says"
 
 
 @pytest.fixture
@@ -302,9 +295,6 @@ def test_offline_rows_have_their_tables_in_the_page_of_the_comparison(study, off
     # for it, 1 s more.
     assert costs["SFT", 1] == [8.0, 16.0, 40.0, 17.0, 1.0]
     assert costs["Cobalt's partial trajectories, offline", 1] == [8.0, 16.0, 40.0, 18.0, 2.0]
-
-
-def test_a_row_whose_divergence_is_missing_is_named(study, offline):
     OfflineFolders(offline.output_dir, 1, study).divergence(MOVED[0]).unlink()
     with pytest.raises(UserError, match=MOVED[0].name):
         offline_study.main(offline)

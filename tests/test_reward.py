@@ -1,9 +1,15 @@
-"""The reward, to the paper's numbers: every branch and border, and the laws that follow from them."""
+"""The paper's reward, every branch and border; VeRPO and offline RL: advantages and the gradient of the loss."""
 
+import functools
+import itertools
 import json
 import math
 import random
+import re
+import statistics
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +17,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from cobalt.episode import program_of
 from cobalt.judge import ExecResult
-from cobalt.reward import Flaw, RewardSettings, compute_reward, program_to_judge, token_counter
+from cobalt.reward import Flaw, RewardSettings, compute_reward, program_to_judge, token_counter, verpo
 from cobalt.reward.format import format_reward
+from cobalt.reward.offline import OfflineSettings, offline_advantages
+from cobalt.reward.repetition import is_repetitive
+from cobalt.reward.verpo import VerpoSettings
 from cobalt.stage.errors import UserError
 
 WORDS = ["the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with"]
@@ -100,11 +109,6 @@ def test_without_a_program_the_reward_is_minus_one_and_the_score_zero(best):
         assert (reward.total, reward.no_code, reward.validation_score) == (-1.0, pass_rate is None, 0.0)
 
 
-@pytest.mark.parametrize("text", [GOOD, GOOD * 2, CODE])
-def test_the_validation_score_is_one_when_everything_passes_whatever_the_form(text):
-    assert [compute_reward(text, rate, 0.5).validation_score for rate in (1.0, 0.99, 0.0)] == [1.0, 0.0, 0.0]
-
-
 # ---- form ----
 
 LOOP = "Wait, let me look at this again. " * 8
@@ -168,6 +172,7 @@ def test_every_flaw_of_the_form_costs_nine_tenths(text, paper, without):
         solved, failed = (compute_reward(text, rate, settings=own) for rate in (1.0, 0.0))
         assert solved.form.flaw == failed.form.flaw == flaw
         assert (solved.form.value, solved.total) == pytest.approx((-0.9, 0.1) if flaw else (0.0, 1.0))
+        assert [solved.validation_score, failed.validation_score] == [1.0, 0.0], "whatever the form"
         assert failed.total == -1.0 if flaw else -0.1 <= failed.total < 0.0
 
 
@@ -207,6 +212,80 @@ def test_without_a_flaw_the_program_that_is_judged_is_the_block_whose_form_was_l
         block = text.split("</think>")[1].split("```python")[1].split("\n```")[0]
         after_the_opening_line = block.replace("\r\n", "\n").partition("\n")[2]
         assert program_of(text).strip() == after_the_opening_line.strip()
+
+
+# ---- repetition ----
+
+
+@functools.cache
+def pattern(length):
+    return re.compile(rf"(.{{{length}}})\1{{7}}", re.DOTALL)
+
+
+def scan(text):
+    """The rule as the paper's code has it."""
+    return any(pattern(length).search(text) for length in range(32, len(text) // 8 + 1))
+
+
+def distinct(count, seed=0):
+    """`count` characters without any repetition."""
+    return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz \n", k=count))
+
+
+@pytest.mark.parametrize(
+    ("text", "repetitive"),
+    [
+        ("", False),
+        ("-" * 255, False),
+        ("-" * 256, True),
+        ("ab" * 128, True),
+        # The shortest block of a 3-character unit has 33 characters.
+        ("abc" * 87, False),
+        ("abc" * 88, True),
+        (distinct(31) * 15, False),  # blocks of 62
+        (distinct(31) * 16, True),
+        (LOOP, True),
+        ("漢字と仮名" * 64, True),
+        ("漢字と仮名" * 55, False),  # blocks of 35, 7.9 times
+        ("a\ud800" * 128, True),
+        (distinct(24_000), False),
+        (distinct(23_744) + "=" * 256, True),
+        (distinct(23_745) + "=" * 255, False),
+        ((distinct(2999) * 8)[:-1], False),
+        (distinct(3000) * 8, True),
+    ],
+)
+def test_the_rule_at_its_borders(text, repetitive):
+    assert is_repetitive(text) is repetitive
+    if len(text) < 1000:
+        assert scan(text) is repetitive
+
+
+def planted(generator):
+    """A text of up to three near-repetitions, with lengths around the borders and now and then a broken character."""
+    alphabet = "ab\n|"[: generator.randint(1, 4)]
+    parts = []
+    for _ in range(generator.randint(1, 3)):
+        length = generator.choice([1, 2, 3, 7, 16, 31, 32, 33, 34, 40, 63, 64, 65, generator.randint(1, 300)])
+        unit = "".join(generator.choices(alphabet, k=length))
+        total = generator.choice([256, 8 * length]) + generator.choice([-33, -2, -1, 0, 1, 2, 40])
+        run = (unit * (total // length + 1))[: max(total, 0)]
+        if run and generator.random() < 0.25:
+            broken = generator.randrange(len(run))
+            run = run[:broken] + generator.choice(alphabet + "c") + run[broken + 1 :]
+        parts += ["".join(generator.choices(alphabet, k=generator.randint(0, 60))), run]
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+def test_the_answers_are_those_of_the_back_reference_scan(seed):
+    generator = random.Random(seed)
+    answers = []
+    for _ in range(2000):
+        text = planted(generator)
+        answers.append(is_repetitive(text))
+        assert answers[-1] is scan(text), text
+    assert 500 < sum(answers) < 1500  # the generator stays near the border
 
 
 # ---- lengths ----
@@ -334,12 +413,6 @@ def test_tokens_are_those_of_tiktoken_with_the_published_o200k_base(text, tokens
     assert token_counter()(text) == tokens
 
 
-@pytest.mark.parametrize("token", ["<|endofprompt|>", "<|im_end|>", "\ud800"])
-def test_special_tokens_and_broken_characters_in_a_response_are_text(token):
-    assert token_counter()(token) == token_counter()(token.replace("\ud800", "?")) > (len(token) > 1)
-    assert compute_reward(response(f"a {token} b", explanation=token), 0.0).form.flaw is None
-
-
 def test_lengths_can_be_those_of_the_policy(tmp_path):
     """One token a character, one for the tag; the file's own truncation, padding and special tokens do not count."""
     tokenizer = Tokenizer(models.WordLevel({chr(code): code for code in range(128)}, unk_token="?"))
@@ -368,3 +441,185 @@ def test_a_rate_outside_0_to_1_is_named(rate):
     if rate is not None:
         with pytest.raises(UserError, match=r"^pass_rate is "):
             compute_reward(GOOD, rate)
+
+
+# ---- VeRPO ----
+
+# Two trajectories of two programs each, three tests: M = 4, so that the pass rates are 1, 1/2 and 1/4.
+HAND = [np.array([[1, 0, 0], [1, 1, 0]]), np.array([[1, 0, 0], [1, 1, 1]])]
+HAND_SOLVED = [False, True]
+HAND_SETTINGS = VerpoSettings(alpha=2, beta=0.5, gamma=0.9, sigma=0.25, delta=0)
+# With sigma = 1/4 the densities are 1 + e^-2 + e^-4.5, 1 + e^-2 + e^-0.5 and 1 + e^-4.5 + e^-0.5, and the difficulties
+# e^-2, e^-1 and e^-0.5.
+HAND_WEIGHTS = [0.1180479, 0.2111985, 0.3749479]
+# The turns earn w1, w1 + w2, w1 and w1 + w2 + w3, the trajectories 0 and 0.81.
+HAND_ADVANTAGES = [[-0.5046681, -0.3990689], [0.3053319, 0.5984051]]
+
+
+def groups(tests):
+    """Groups of trajectories of unequal lengths with as many tests."""
+    program = st.lists(st.booleans(), min_size=tests, max_size=tests)
+    return st.lists(st.lists(program, min_size=1, max_size=4), min_size=1, max_size=5)
+
+
+def solved(group):
+    return [all(trajectory[-1]) for trajectory in group]
+
+
+def reference(group, settings):
+    """Weights and advantages written out sum by sum, equations 3 and 7 to 14."""
+    tests, programs = len(group[0][0]), sum(map(len, group))
+    rho = [sum(program[j] for trajectory in group for program in trajectory) / programs for j in range(tests)]
+    mean = sum(rho) / tests
+    sigma = settings.sigma or max(math.sqrt(sum((r - mean) ** 2 for r in rho) / tests) / 2, settings.sigma_floor)
+    density = [sum(math.exp(-((a - b) ** 2) / (2 * sigma * sigma)) for b in rho) for a in rho]
+    weights = [math.exp(-settings.alpha * r) / (n + settings.delta) for r, n in zip(rho, density, strict=True)]
+    turns = [[sum(w for w, passed in zip(weights, p, strict=True) if passed) for p in group_i] for group_i in group]
+    paths = [done * settings.gamma ** len(path) for done, path in zip(solved(group), group, strict=True)]
+    mean_turn, mean_path = sum(map(sum, turns)) / programs, sum(paths) / len(paths)
+    advantages = [
+        [path - mean_path + settings.beta * (turn - mean_turn) for turn in of_path]
+        for path, of_path in zip(paths, turns, strict=True)
+    ]
+    return weights, advantages
+
+
+def test_a_group_computed_by_hand():
+    rates = verpo.pass_rates(HAND)
+    assert rates.tolist() == [1, 0.5, 0.25]
+    assert verpo.difficulty_weights(rates, HAND_SETTINGS) == pytest.approx(HAND_WEIGHTS, abs=1e-6)
+    for ours, by_hand in zip(verpo.advantages(HAND, HAND_SOLVED, HAND_SETTINGS), HAND_ADVANTAGES, strict=True):
+        assert ours == pytest.approx(by_hand, abs=1e-6)
+
+
+@given(
+    st.integers(1, 8).flatmap(groups),
+    st.sampled_from([VerpoSettings(), HAND_SETTINGS, VerpoSettings(alpha=0.5, beta=2, delta=0.1)]),
+)
+def test_weights_and_advantages_are_those_of_the_reference(group, settings):
+    weights, advantages = reference(group, settings)
+    assert verpo.difficulty_weights(verpo.pass_rates(group), settings) == pytest.approx(weights, abs=1e-9)
+    ours = verpo.advantages(group, solved(group), settings)
+    for found, expected in zip(ours, advantages, strict=True):
+        assert found.dtype == np.float64
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "named"),
+    [
+        (VerpoSettings, {"alpha": "two"}, "alpha is 'two'"),
+        (VerpoSettings, {"beta": -1.0}, "beta is -1.0"),
+        (VerpoSettings, {"delta": math.nan}, "delta is nan"),
+        (VerpoSettings, {"gamma": 0.0}, "gamma is 0.0"),
+        (VerpoSettings, {"gamma": 2.0}, "gamma is 2.0"),
+        (VerpoSettings, {"sigma": 0.0}, "sigma is 0.0"),
+        (VerpoSettings, {"sigma_floor": 0.0}, "sigma_floor is 0.0"),
+        (OfflineSettings, {"estimator": "ppo"}, "offline.estimator"),
+        *((OfflineSettings, {"beta": beta}, "offline.beta") for beta in (0, True)),
+        *((OfflineSettings, {"clip": clip}, "offline.clip") for clip in (1.0, "a")),
+        *((OfflineSettings, {"kl": kl}, "offline.kl") for kl in (-0.1, math.nan)),
+        (OfflineSettings, {"estimator": "sft", "clip": 0.2}, "offline.clip"),
+    ],
+)
+def test_a_constant_out_of_range_is_named(kind, settings, named):
+    with pytest.raises(UserError, match=named):
+        kind(**settings)
+
+
+# ---- offline ----
+
+
+REWARDS = st.lists(st.sampled_from([1.0, -0.3, -0.6, -1.0]), min_size=2, max_size=8).filter(lambda r: len(set(r)) > 1)
+
+
+@given(REWARDS, st.floats(0.1, 3))
+def test_offline_advantages_are_those_of_their_definitions(rewards, beta):
+    exact, count = [Fraction(reward) for reward in rewards], len(rewards)
+    left_out = [float(reward - (sum(exact) - reward) / (count - 1)) for reward in exact]
+    mean, deviation = statistics.fmean(rewards), statistics.stdev(rewards)
+    normalised = [(reward - mean) / (deviation + 1e-6) for reward in rewards]
+    accepted = np.array(rewards) == 1
+    found = {
+        name: offline_advantages(OfflineSettings(name, beta), np.array(rewards), accepted)
+        for name in ("rloo", "grpo", "exponential", "sft")
+    }
+    assert found["rloo"] == pytest.approx(left_out, abs=1e-12)
+    assert found["grpo"] == pytest.approx(normalised, rel=1e-9, abs=1e-12)
+    assert np.log(found["exponential"]) / beta == pytest.approx(normalised, abs=1e-9)
+    assert found["sft"].tolist() == accepted.tolist()
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
+
+
+def jagged(rows):
+    import torch
+
+    return torch.nested.as_nested_tensor([torch.as_tensor(row).double() for row in rows], layout=torch.jagged)
+
+
+def loss_of(settings, log_probs, advantages, mask, start=None):
+    """The loss of a batch of one micro-batch on one rank; `log_probs` and `start` are its flat values."""
+    import torch
+
+    from cobalt_verl.losses.offline import offline_loss
+
+    offsets = torch.tensor([0, *itertools.accumulate(map(len, mask))])
+    flat = [None if one is None else torch.nested.nested_tensor_from_jagged(one, offsets) for one in (log_probs, start)]
+    data = {"advantages": jagged(advantages), "loss_mask": jagged(mask), "start_log_probs": flat[1], "dp_size": 1}
+    return offline_loss(settings, {"log_probs": flat[0]}, data | {"batch_num_tokens": sum(map(sum, mask))})[0]
+
+
+def test_the_gradient_of_the_policy_gradient_is_the_written_one_on_a_model_of_two_tokens(torch):
+    # pi(1) = sigmoid(z). d log pi(1) / dz = 1 - p, d log pi(0) / dz = -p. Two responses: (1, 1) with A = 0.5 and (0)
+    # with A = -2; each has a prompt's token before it, which does not count. The mean runs over three tokens.
+    z = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    one, zero = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
+    other = torch.tensor(-7.0, dtype=torch.float64)
+    values = torch.stack([other, one, one, other, zero])
+    loss_of(OfflineSettings("rloo"), values, [[9, 0.5, 0.5], [9, -2.0]], [[0, 1, 1], [0, 1]]).backward()
+    p = 1 / (1 + math.exp(-0.3))
+    assert z.grad.item() == pytest.approx(-(0.5 * (1 - p) + 0.5 * (1 - p) - 2.0 * -p) / 3, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        OfflineSettings("grpo"),
+        OfflineSettings("grpo", kl=0.3),
+        OfflineSettings("grpo", clip=0.2),
+        OfflineSettings("grpo", clip=0.2, kl=0.3),
+        OfflineSettings("sft", kl=0.3),
+    ],
+)
+def test_the_gradient_agrees_with_finite_differences(torch, settings):
+    generator = torch.Generator().manual_seed(0)
+    weights, start = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    tokens = torch.tensor([0, 3, 1, 4, 2, 2])[:, None]
+
+    def chosen(logits):
+        return torch.log_softmax(logits, -1).gather(-1, tokens)[:, 0]
+
+    def loss(logits):
+        advantages, mask = [[0, 1.5, 1.5, 1.5], [0, -0.7]], [[0, 1, 1, 1], [0, 1]]
+        return loss_of(settings, chosen(logits), advantages, mask, chosen(start))
+
+    assert torch.autograd.gradcheck(loss, (weights.requires_grad_(),))
+
+
+def test_the_ratio_stops_the_gradient_of_tokens_that_moved_far_enough(torch):
+    from cobalt_verl.losses.offline import token_losses
+
+    start = torch.zeros(4, dtype=torch.float64)
+    log_probs = torch.tensor([0.5, -0.5, 0.5, -0.5], dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+    token_losses(OfflineSettings("grpo", clip=0.2), log_probs, advantages, start).sum().backward()
+    assert (log_probs.grad == 0).tolist() == [True, False, False, True]
+
+
+def test_an_infinite_value_at_a_prompts_token_does_not_reach_the_loss(torch):
+    log_probs = torch.tensor([-math.inf, -1.0], dtype=torch.float64)
+    assert loss_of(OfflineSettings("rloo"), log_probs, [[1, 2.0]], [[0, 1]]).item() == 2.0

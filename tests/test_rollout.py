@@ -1,20 +1,24 @@
-"""The loops: protocol and schema of each stage, on recorded responses and the real judge."""
+"""The loops: protocol and schema of each stage, on recorded responses and the real judge; what a run continues.
+
+A recorded first turn is continued under the settings that it was made with, or the difference is named.
+"""
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from support import FakeEngine, FakeJudge, square_problem, trajectories_of, write_lines
+from support import FakeEngine, FakeJudge, square_problem, write_lines
 
 from cobalt.engine.replay import ReplayEngine
-from cobalt.episode import ALL_PUBLIC_PASSED
+from cobalt.episode import ALL_PUBLIC_PASSED, load_prompts
+from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.rollout import evaluate
-from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns, turn_metrics
-from cobalt.rollout.multi_turn import RepairSettings, repair
-from cobalt.rollout.protocols import Outcomes, outcomes_of
+from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
+from cobalt.rollout.multi_turn import RepairSettings, number_of_samples, repair
 from cobalt.rollout.single_turn import SampleSettings, sample
 from cobalt.stage.errors import InfrastructureError, RequestRefused, ServiceDown, UserError
+from cobalt.stage.manifest import made_by, manifest_path
 from cobalt.stage.records import read_records
 from cobalt.stage.run import Each, errors_path
 
@@ -29,69 +33,38 @@ def replay(tmp_path, turns):
     return ReplayEngine(write_lines(tmp_path / "recorded.jsonl", [{"id": 0, "raw_responses": turns}]), len(turns[0]))
 
 
-@pytest.fixture
-async def judge():
-    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
-        yield judge
-
-
 @pytest.mark.sandbox
-async def test_single_turn_judges_every_sample_on_every_test(tmp_path, judge):
-    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
-    run = SampleSettings(problems, tmp_path / "s.jsonl", **(SETTINGS | {"num_completions": 4}))
-    engine = replay(tmp_path, [[RIGHT, DOUBLE, CRASH, NO_CODE]])
-    assert not (await sample(run, engine, judge)).failed
-    [record] = read_records(run.output_file)
-    assert record["responses"] == [RIGHT, DOUBLE, CRASH, NO_CODE]
-    passing = [[True] * 4, [True, False, False, False], [False] * 4, [False] * 4]
-    assert [result["passing"] for result in record["exec_results"]] == passing
-    kinds = ["passed", "wrong_answer", "runtime_error", "no_code"]
-    assert [result["verdicts"][1]["kind"] for result in record["exec_results"]] == kinds
-    assert record["instruction"].endswith("Print the square of a number.")
-    assert record["finish_reasons"] == ["stop"] * 4
-
-
-@pytest.mark.sandbox
-async def test_multi_turn_feeds_back_the_first_failing_public_test_and_goes_on_after_success(tmp_path, judge):
-    first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, RIGHT])])
-    run = RepairSettings(first, tmp_path / "m.jsonl", **SETTINGS, turns=2, enable_thinking=True)
-    engine = replay(tmp_path, [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]])
-    assert not (await repair(run, engine, judge)).failed
-    [record] = read_records(run.output_file)
-    assert record["raw_responses"] == [[DOUBLE, RIGHT], [RIGHT, NO_CODE], [RIGHT, RIGHT]]
-    assert record["public_pass_rates"] == [[0.5, 1.0], [1.0, 0.0], [1.0, 1.0]]
-    for conversation in record["conversations"]:
-        roles = [message["role"] for message in conversation]
-        assert roles == ["system", "user"] + ["assistant", "user"] * 3
-        # With thinking on, the history holds answers only.
-        assert not any("<think>" in message["content"] for message in conversation)
-    repaired = record["conversations"][0]
-    assert "Input:\n3\nProgram's Output:\n6\nExpected Output:\n9" in repaired[3]["content"]
-    assert ALL_PUBLIC_PASSED in repaired[5]["content"]
-    assert ALL_PUBLIC_PASSED in repaired[7]["content"]
-    shapes = {name: [len(turn) for turn in record[name]] for name in ("finish_reasons", "completion_tokens", "errors")}
-    assert set(map(tuple, shapes.values())) == {(2, 2, 2)}
-
-
-@pytest.mark.sandbox
-async def test_evaluation_judges_the_programs_that_the_public_tests_judged(tmp_path, judge):
+async def test_programs_are_judged_answered_by_the_first_failing_public_test_and_judged_on_the_hidden_ones(tmp_path):
     # The answer is longer than the history's cap: the program must come from the whole response all the same.
     long = "<think>t</think>\n" + "a" * 7000 + "\n```python\nprint(int(input()) ** 2)\n```"
-    first = write_lines(tmp_path / "s.jsonl", [square_problem(0, responses=[DOUBLE, long])])
-    run = RepairSettings(first, tmp_path / "m.jsonl", **SETTINGS, turns=1)
-    await repair(run, replay(tmp_path, [[DOUBLE, long], [RIGHT, CRASH]]), judge)
-    assert not (await evaluate_turns(TurnsSettings(run.output_file, tmp_path / "e.jsonl"), judge)).failed
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
+    turns = [[DOUBLE, long, CRASH, NO_CODE], [RIGHT, CRASH, RIGHT, NO_CODE], [RIGHT] * 4]
+    first = SampleSettings(problems, tmp_path / "s.jsonl", **SETTINGS | {"num_completions": 4})
+    later = RepairSettings(first.output_file, tmp_path / "m.jsonl", max_tokens=64, turns=2, enable_thinking=True)
+    async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
+        assert not (await sample(first, replay(tmp_path, turns), judge)).failed
+        assert not (await repair(later, replay(tmp_path, turns), judge)).failed
+        assert not (await evaluate_turns(TurnsSettings(later.output_file, tmp_path / "e.jsonl"), judge)).failed
     [record] = read_records(tmp_path / "e.jsonl")
-    assert record["public_pass_rates"][0][1] == 1.0
-    assert record["all_pass_rates"] == [[0.0, 1.0], [1.0, 0.0]]
+    passing = [[True, False, False, False], [True] * 4, [False] * 4, [False] * 4]
+    assert [result["passing"] for result in record["exec_results"]] == passing
+    kinds = ["wrong_answer", "passed", "runtime_error", "no_code"]
+    assert [result["verdicts"][1]["kind"] for result in record["exec_results"]] == kinds
+    assert (record["responses"], record["raw_responses"]) == (turns[0], turns)
+    assert record["public_pass_rates"] == [[0.5, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [1.0] * 4]
+    assert record["all_pass_rates"] == [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
     assert record["hidden_verdicts"][1][1] == ["runtime_error", "runtime_error"]
+    assert not any("<think>" in message["content"] for one in record["conversations"] for message in one)
+    repaired = record["conversations"][0]
+    assert [message["role"] for message in repaired] == ["system", "user"] + ["assistant", "user"] * 3
+    assert "Input:\n3\nProgram's Output:\n6\nExpected Output:\n9" in repaired[3]["content"]
+    assert ALL_PUBLIC_PASSED in repaired[5]["content"] and ALL_PUBLIC_PASSED in repaired[7]["content"]
 
 
-@pytest.mark.sandbox
-async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path, judge):
+async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path):
     first = write_lines(tmp_path / "s.jsonl", [square_problem(i, responses=[DOUBLE]) for i in (0, 1)])
     run = RepairSettings(first, tmp_path / "m.jsonl", **(SETTINGS | {"num_completions": 1}), turns=1)
-    await repair(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), judge)
+    await repair(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), FakeJudge(True))
     whole, record = read_records(run.output_file)
     assert whole["finish_reasons"][1] == ["stop"]
     assert record["finish_reasons"][1] == ["error"]
@@ -107,43 +80,6 @@ async def test_a_malformed_record_ends_an_evaluation_and_what_was_finished_befor
     assert [record["id"] for record in read_records(tmp_path / "e.jsonl")] == [0, 1]
 
 
-async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, monkeypatch):
-    path = write_lines(tmp_path / "m.jsonl", [square_problem(number, raw_responses=[[RIGHT]]) for number in range(20)])
-    read = 0
-    whole = evaluate.read_trajectories
-
-    def counted(source, **options):
-        nonlocal read
-        for group in whole(source, **options):
-            read += source == path  # the result is read as well, when it is measured
-            yield group
-
-    def passing(*_):
-        assert read - len(judge.asked) < 2
-        return True
-
-    judge = FakeJudge(passing)
-    monkeypatch.setattr(evaluate, "read_trajectories", counted)
-    assert not (await evaluate_turns(TurnsSettings(path, tmp_path / "e.jsonl", concurrency=2), judge)).failed
-    assert read == len(judge.asked) == 20
-
-
-def test_turn_metrics_take_turns_and_samples_from_the_data():
-    groups = [Outcomes("", ((0, 1), (1, 1))), Outcomes("", ((0.5, 1), (0, 0), (0, 0), (0, 1)))]
-    metrics = turn_metrics(groups, "file")
-    assert [row.pass_at_1 for row in metrics] == [0.25, 0.75]
-    assert metrics[0].pass_rate == pytest.approx((0.5 + 0.125) / 2)
-    assert metrics[1].relative_change == pytest.approx(2.0)
-    for none in ([], [Outcomes("", ((1, 1),)), Outcomes("", ((1,),))]):
-        with pytest.raises(UserError, match="file: "):
-            turn_metrics(none, "file")
-
-
-def test_a_run_that_is_not_evaluated_has_no_metrics():
-    with pytest.raises(UserError, match="eval_multi_turn.py"):
-        outcomes_of(trajectories_of(square_problem(3, raw_responses=[["a"]])))
-
-
 @pytest.mark.parametrize("error", [KeyError("planted"), ServiceDown("planted"), RequestRefused("planted")])
 async def test_a_defect_a_lost_service_or_a_refused_key_ends_the_run_and_is_not_a_failed_problem(tmp_path, error):
     async def work(item):
@@ -155,16 +91,8 @@ async def test_a_defect_a_lost_service_or_a_refused_key_ends_the_run_and_is_not_
         await output.make(range(4), int, work, concurrency=1)
     assert output.ids == [0, 1]
     assert not errors_path(output.path).exists()
-
-
-async def test_a_result_with_unknown_ids_is_not_continued(tmp_path):
-    write_lines(tmp_path / "r.run.json", [{"arguments": {}, "inputs": {}}])
-
-    async def work(item):
-        return {"id": item}
-
-    with Each(write_lines(tmp_path / "r.jsonl", [{"id": 9}]), {}) as output, pytest.raises(UserError, match="id 9"):
-        await output.make(range(2), int, work, concurrency=1)
+    with Each(output.path, {}) as output, pytest.raises(UserError, match="id 0"):  # which this input does not have
+        await output.make(range(1, 2), int, work, concurrency=1)
 
 
 def device_engine(device, failing=()):
@@ -175,10 +103,6 @@ def device_engine(device, failing=()):
 
 def seeds_of(engine):
     return [settings.seed for _, settings, _ in engine.asked]
-
-
-def generation_of(result):
-    return json.loads(result.with_suffix(".run.json").read_text())["arguments"]["generation"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +123,8 @@ async def test_samples_have_seeds_where_these_cost_nothing_or_are_asked_for(tmp_
     assert len(seeds_of(engine)) == 6  # two problems: a call for both samples, then one for each
     assert len(set(seeds_of(engine))) == (6 if seeded else 1)
     assert (None in seeds_of(engine)) is not seeded
-    assert generation_of(run.output_file)["seed"] == (0 if seeded else None)
+    manifest = json.loads(manifest_path(run.output_file).read_text())
+    assert manifest["arguments"]["generation"]["seed"] == (0 if seeded else None)
 
 
 @pytest.mark.parametrize(("began", "moved"), [("cpu", "gpu"), ("gpu", "cpu")])
@@ -213,11 +138,6 @@ async def test_a_run_that_resumes_on_another_device_goes_on_as_it_began(tmp_path
         await sample(other, second, FakeJudge(True))
     assert not (await sample(run, second, FakeJudge(True))).failed
     assert {seed is None for engine in (first, second) for seed in seeds_of(engine)} == {began == "gpu"}
-
-
-class UnreachableEngine:
-    async def describe(self):
-        pytest.fail("the engine was asked")
 
 
 @pytest.mark.parametrize(
@@ -238,4 +158,131 @@ async def test_a_run_of_other_settings_is_refused_before_services_are_asked(tmp_
     run = RepairSettings(problems, tmp_path / "m.jsonl", **SETTINGS, turns=1, enable_thinking=True)
     assert (await repair(run, device_engine("cpu", failing=[1]), FakeJudge(True))).failed == 1
     with pytest.raises(UserError, match=named):
-        await repair(replace(run, **changed), UnreachableEngine(), FakeJudge(True))
+        await repair(replace(run, **changed), None, FakeJudge(True))  # whose settings name no engine
+
+
+# --- a recorded first turn
+
+
+def named_engine(**about):
+    return FakeEngine(lambda call: f"answer {call.turn}", **{"model": "m", "seed": 0} | about)
+
+
+@pytest.fixture
+async def single(tmp_path):
+    """A single-turn result of two samples, and the folder that it lies in."""
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0), square_problem(1)])
+    result = tmp_path / "single.jsonl"
+    assert not (await sample(SampleSettings(problems, result, **SETTINGS), named_engine(), FakeJudge(True))).failed
+    return result
+
+
+async def continued(source, *, engine=None, settings=SETTINGS, **more):
+    """Continue a first turn by one turn; returns the manifest's arguments."""
+    output = source.with_name("multi.jsonl")
+    run_settings = RepairSettings(source, output, **settings, turns=1, **more)
+    assert not (await repair(run_settings, engine or named_engine(), FakeJudge(True))).failed
+    return json.loads(manifest_path(output).read_text())["arguments"]
+
+
+@pytest.mark.parametrize("prompts", [None, "pocket"])
+async def test_a_first_message_in_the_words_of_the_prompts_is_sent_and_later_turns_may_name_them(tmp_path, prompts):
+    words = load_prompts("pocket").first_turn("Print the square of a number.")
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0, instruction=words)])
+    result = tmp_path / "single.jsonl"
+    run_settings = SampleSettings(problems, result, **SETTINGS, prompts=prompts)
+    assert not (await sample(run_settings, named_engine(), FakeJudge(True))).failed
+    assert [record["instruction"] for record in read_records(result)] == [words]
+    await continued(result, prompts=prompts)
+
+
+async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_of_the_input(tmp_path):
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in (3, 2, "1", 0)])
+    result = tmp_path / "single.jsonl"
+    choices = ({"limit": 1}, {"ids": ("0", "1"), "limit": 1}, {"limit": 1}, {"limit": 3}, {"ids": ("0",)}, {})
+    held = ([3], [3, "1"], [3, "1"], [3, 2, "1"], [3, 2, "1", 0], [3, 2, "1", 0])
+    for choice, ids in zip(choices, held, strict=True):
+        settings = SampleSettings(problems, result, **SETTINGS, **choice)
+        assert not (await sample(settings, named_engine(), FakeJudge(True))).failed
+        assert [record["id"] for record in read_records(result)] == ids
+    manifest = json.loads(manifest_path(result).read_text())
+    worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
+    assert [one["problems"] for one in worked] == [
+        {"limit": 1}, {"limit": 1, "ids": ["0", "1"]}, {"limit": 3}, {"ids": ["0"]}
+    ]  # fmt: skip
+    output = tmp_path / "multi.jsonl"
+    later = RepairSettings(result, output, **SETTINGS, turns=1, ids=("2",))
+    assert not (await repair(later, named_engine(), FakeJudge(True))).failed
+    assert [record["id"] for record in read_records(output)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "more", "named"),
+    [
+        # These decide no response of a first turn.
+        ({"seed": 7}, {"seed": 5, "private": False, "device": "cpu", "name": "m-1"}, {}, None),
+        ({"temperature": 1.0}, {}, {}, "generation.temperature was 0.6, now 1.0"),
+        ({"top_p": 0.5}, {}, {}, "generation.top_p was 0.95, now 0.5"),
+        ({"max_tokens": 65}, {}, {}, "generation.max_tokens was 64, now 65"),
+        ({"chat_template_thinking": "off"}, {}, {}, "generation.chat_template_thinking was 'default', now 'off'"),
+        ({}, {}, {"prompts": "pocket"}, "prompts.system.jinja"),
+        ({}, {"model": "other"}, {}, "engine.model was 'm', now 'other'"),
+        ({}, {"max_model_len": 9}, {}, "engine.max_model_len was None, now 9"),
+        ({"temperature": 1.0}, {"model": "b"}, {"allow": ("temperature",)}, "settings (engine.model was 'm', now 'b')"),
+        (
+            *({"temperature": 1.0}, {"model": "b"}, {"allow": ("temperature", "engine")}),
+            {"generation.temperature": 0.6, "engine.model": "m"},
+        ),
+    ],
+)
+async def test_a_first_turn_of_other_settings_is_refused_unless_they_may_differ_which_the_manifest_says(
+    single, settings, engine, more, named
+):
+    later = continued(single, engine=named_engine(**engine), settings=SETTINGS | settings, **more)
+    if not isinstance(named, str):
+        assert (await later).get("first_turn") == named
+        return
+    with pytest.raises(UserError) as refused:
+        await later
+    assert named in str(refused.value)
+    assert not single.with_name("multi.jsonl").exists()
+
+
+async def test_a_derived_file_keeps_what_made_its_first_turn_even_in_another_folder(single, tmp_path):
+    derived = tmp_path / "elsewhere" / "perturbed.jsonl"
+    await perturb(PerturbationSettings(single, derived, seed=0))
+    single.unlink()
+    manifest_path(single).unlink()
+    assert [made["stage"] for made in made_by(derived)] == ["perturbation", "single_turn"]
+    with pytest.raises(UserError, match=r"generation\.temperature"):
+        await continued(derived, settings=SETTINGS | {"temperature": 1.0})
+    await continued(derived, public_tests="perturbed")
+
+
+async def test_of_a_first_turn_without_a_manifest_the_run_says_that_nothing_is_known(single, caplog):
+    manifest_path(single).unlink()
+    await continued(single, settings=SETTINGS | {"temperature": 1.0})
+    assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["single.run.json"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "wanted", "samples"),
+    [
+        *(([0, 0], 3, 3), ([0, 0], 16, 16), ([2, 2], 2, 2), ([2, 2], 16, 2), ([2, 0], 16, 2), ([2, 4], 16, 16)),
+        *(([2, 2], 3, None), ([2, 0], 3, None), ([2, 4], 2, None)),
+    ],
+)
+def test_the_inputs_number_of_samples_wins_and_another_one_is_refused(recorded, wanted, samples):
+    if samples is not None:
+        assert number_of_samples(Path("s.jsonl"), recorded, wanted) == samples
+        return
+    with pytest.raises(UserError, match=rf"s\.jsonl .* -n {wanted}"):
+        number_of_samples(Path("s.jsonl"), recorded, wanted)
+
+
+async def test_a_replay_may_have_any_settings_and_without_n_has_the_inputs_number_of_samples(single):
+    recorded = [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)]
+    replayed = write_lines(single.with_name("r.jsonl"), recorded)
+    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, temperature=1.0, replay_file=replayed)
+    assert not (await repair(given, judge=FakeJudge(True))).failed
+    assert [record["raw_responses"][1] for record in read_records(given.output_file)] == [["c", "d"]] * 2

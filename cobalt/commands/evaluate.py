@@ -6,8 +6,7 @@ from pathlib import Path
 from pydantic.dataclasses import dataclass
 
 from cobalt.report.terminal import protocols_for_terminal, samples_table, turn_table
-from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
-from cobalt.rollout.evaluate_single import SamplesSettings, evaluate_samples
+from cobalt.rollout.evaluate import SamplesSettings, TurnsSettings, evaluate_samples, evaluate_turns
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import Input, Outcome
 from cobalt.stage.serve_state import Services

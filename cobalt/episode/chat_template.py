@@ -7,7 +7,6 @@ begins and ends. Tokenizers are arguments; none is loaded here.
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from cobalt.episode.thinking import CLOSE, OPEN
 from cobalt.stage.errors import UserError
@@ -22,9 +21,6 @@ Conversation = Sequence[Mapping[str, object]]
 
 _ANSWER = "cobalt-answer"
 """A message that no template has in it."""
-
-_PROBED: WeakKeyDictionary[Any, set[tuple[tuple[str, ...], str]]] = WeakKeyDictionary()
-"""For each tokenizer the roles of conversations, and the arguments, with which its template shows all texts."""
 
 
 def template_arguments(thinking: TemplateThinking) -> dict[str, Any]:
@@ -49,10 +45,7 @@ def render_prompts(tokenizer: Any, conversations: Sequence[Conversation], argume
 
 
 def _check_shows_texts(tokenizer: Any, roles: tuple[str, ...], arguments: Mapping[str, Any]) -> None:
-    """Render other texts once; a template that expects contents to be lists of parts passes over them silently."""
-    probed = _PROBED.setdefault(tokenizer, set())
-    if (roles, repr(arguments)) in probed:
-        return
+    """Render other texts; a template that expects contents to be lists of parts passes over them silently."""
     probe = [{"role": role, "content": f"{_ANSWER}-{index}."} for index, role in enumerate(roles)]
     text = _render(tokenizer, probe, arguments)
     for message in probe:
@@ -61,7 +54,6 @@ def _check_shows_texts(tokenizer: Any, roles: tuple[str, ...], arguments: Mappin
                 f"the chat template of {_name(tokenizer)} leaves the text of a message of the role {message['role']!r}"
                 " out of the prompt: give a copy of the tokenizer's folder with a chat_template.jinja that shows texts"
             )
-    probed.add((roles, repr(arguments)))
 
 
 def _name(tokenizer: Any) -> str:

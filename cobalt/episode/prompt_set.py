@@ -85,29 +85,19 @@ def load_prompts(name: str | None) -> PromptSet:
         UserError: no such set, a file of it is missing, or a template does not render.
     """
     name = DEFAULT if name is None else name
-    folder = BUILT_IN / name
-    if not folder.is_dir():
-        folder = Path(name)
+    folder = BUILT_IN / name if (BUILT_IN / name).is_dir() else Path(name)
     if not folder.is_dir():
         built_in = ", ".join(sorted(path.name for path in BUILT_IN.iterdir() if path.is_dir()))
         raise UserError(f"no prompt set {name!r}: give one of {built_in}, or a folder with system.jinja,"
                         " first_turn.jinja and feedback.jinja")  # fmt: skip
-    missing = [file for file in FILES if not (folder / file).is_file()]
-    if missing:
-        raise UserError(f"{folder}: the file {missing[0]} is missing")
-    environment = templates(folder)
     loaded: list[jinja2.Template] = []
     for file in FILES:
         with _naming(folder / file):
-            loaded.append(environment.get_template(file))
+            loaded.append(templates(folder).get_template(file))
     with _naming(folder / FILES[0]):
         system = loaded[0].render().strip()
-    prompts = PromptSet(
-        system=system,
-        first_turn_template=loaded[1],
-        feedback_template=loaded[2],
-        digests={file: file_digest(folder / file) for file in FILES},
-    )
+    digests = {file: file_digest(folder / file) for file in FILES}
+    prompts = PromptSet(system, loaded[1], loaded[2], digests)
     prompts.first_turn("")
     prompts.feedback("")
     return prompts

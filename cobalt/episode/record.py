@@ -195,13 +195,10 @@ def _by_sample(columns: Mapping[str, Sequence[Sequence[Any]]], samples: int, tur
         ours = ("hidden_verdicts" if sample_first else "finish_reasons") in columns
         own, other = ((samples, turns), (turns, samples))[:: 1 if sample_first else -1]
         lengths = {(len(rows), len(row)) for row in rows}
-        if lengths != {own}:
-            if lengths != {other} or ours:
-                raise UserError(
-                    f"field {field!r} has the wrong shape: the record has {samples} samples of {turns} turns"
-                )
-            sample_first = not sample_first
-        attributes[_TURN[field]] = list(rows if sample_first else zip(*rows, strict=True))
+        if lengths != {own} and (ours or lengths != {other}):
+            raise UserError(f"field {field!r} has the wrong shape: the record has {samples} samples of {turns} turns")
+        by_sample = sample_first == (lengths == {own})
+        attributes[_TURN[field]] = list(rows if by_sample else zip(*rows, strict=True))
     return attributes
 
 
@@ -210,32 +207,20 @@ def axes_are_known(group: ProblemTrajectories) -> bool:
 
     In a record that this project did not write, the axes follow from the lengths of its lists. If the record has as
     many turns as samples, they are the paper's where its responses or results are those of its conversations, which
-    have one order only: then the authors' multi-turn script wrote the record, and their evaluation, which writes
-    `all_pass_rates` by sample, added to it.
+    have one order only: each message of the model is a part of its response, and each feedback holds that of a failed
+    test. Then the authors' multi-turn script wrote the record, and their evaluation, which writes `all_pass_rates` by
+    sample, added to it.
     """
     record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
-    return (
-        samples != turns
-        or samples == 1
-        or all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
-        or _fits_the_conversations(group)
-    )
-
-
-def _fits_the_conversations(group: ProblemTrajectories) -> bool:
-    """Whether each message of the model is a part of its response, and each feedback holds that of a failed test.
-
-    False if the record has nothing to compare.
-    """
-    record = group.problem.record
+    ours = all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
+    if samples != turns or samples == 1 or ours:
+        return True
     if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
         return False
     for trajectory in group.trajectories:
         for shown, turn in zip(_said(trajectory.messages, "assistant"), trajectory.turns, strict=True):
-            failure = turn.public_result.first_failure() if turn.public_result else None
-            if shown not in turn.response:
-                return False
-            if turn.feedback is not None and (failure or "").strip() not in turn.feedback:
+            failure = (turn.public_result.first_failure() if turn.public_result else None) or ""
+            if shown not in turn.response or (turn.feedback is not None and failure.strip() not in turn.feedback):
                 return False
     return True
 

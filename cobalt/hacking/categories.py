@@ -1,8 +1,8 @@
 """Read an LLM classifier's category out of its answer, and combine several votes. No model is called here."""
 
 import re
-from collections import Counter
 from collections.abc import Sequence
+from statistics import multimode
 
 from cobalt.episode import split_thinking
 from cobalt.stage.errors import UserError
@@ -58,10 +58,8 @@ def paper_category(answer: str) -> str:
 
 def majority(votes: Sequence[str]) -> str:
     """The category with the most votes; `UNKNOWN` where two share the lead, or no vote has a verdict."""
-    counts = Counter(vote for vote in votes if vote != UNKNOWN).most_common(2)
-    if not counts or (len(counts) == 2 and counts[0][1] == counts[1][1]):
-        return UNKNOWN
-    return counts[0][0]
+    leading = multimode(vote for vote in votes if vote != UNKNOWN)
+    return leading[0] if len(leading) == 1 else UNKNOWN
 
 
 def _of_json(text: str) -> str | None:

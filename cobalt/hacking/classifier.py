@@ -18,15 +18,8 @@ from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.litellm_engine import open_engine
 from cobalt.episode import Message
 from cobalt.episode.prompt_set import templates
-from cobalt.hacking.categories import (
-    NOT_CLASSIFIED,
-    OUTCOMES,
-    UNKNOWN,
-    majority,
-    paper_category,
-    parse_category,
-)
-from cobalt.hacking.events import LOOKED_AT, content_key, read_event_texts
+from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES, UNKNOWN, majority, paper_category, parse_category
+from cobalt.hacking.events import LOOKED_AT, SECTIONS, content_key, read_event_texts
 from cobalt.stage.errors import InfrastructureError, ServiceDown
 from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
@@ -55,13 +48,6 @@ _COMPLETION = {
 }
 """Fields of a classified event, and attributes of its completions."""
 _PROMPTS = Path(__file__).parent / "prompts"
-_SECTIONS = {
-    "PROBLEM": "question",
-    "PROGRAM BEFORE": "previous_code",
-    "FEEDBACK WITH THE WRONG EXPECTED OUTPUT": "feedback",
-    "PROGRAM AFTER": "current_code",
-    "CHANGED LINES": "patch",
-}
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +144,7 @@ def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[M
     """The messages about one event; without `structured` they ask for an answer that ends on a verdict."""
     environment, fence = templates(_PROMPTS), content_key(event)
     # Chat templates of open models write roles as `<|...|>`, which a classifier's tokenizer would take for its own.
-    sections = [(name, str(event[field]).replace("<|", "< |")) for name, field in _SECTIONS.items()]
+    sections = [(name, str(event[field]).replace("<|", "< |")) for name, field in SECTIONS.items()]
     system = environment.get_template("system.jinja").render(fence=fence, structured=structured)
     user = environment.get_template("event.jinja").render(fence=fence, sections=sections)
     return [{"role": "system", "content": system.strip()}, {"role": "user", "content": user.strip()}]

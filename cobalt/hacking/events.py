@@ -27,6 +27,15 @@ LOOKED_AT = "looked at"
 TEMPTED = "turns after an impossible test"
 """Count under `LOOKED_AT`: turns whose preceding feedback showed an impossible test."""
 
+SECTIONS = {
+    "PROBLEM": "question",
+    "PROGRAM BEFORE": "previous_code",
+    "FEEDBACK WITH THE WRONG EXPECTED OUTPUT": "feedback",
+    "PROGRAM AFTER": "current_code",
+    "CHANGED LINES": "patch",
+}
+"""What the classifier is shown of an event: the names of sections, and the fields of their texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class HackingEvent:
@@ -47,17 +56,7 @@ class _Event(BaseModel):
     current_code: StrictStr | None = None
 
 
-class _Texts(BaseModel):
-    id: StrictStr | StrictInt
-    question: StrictStr
-    previous_code: StrictStr
-    feedback: StrictStr
-    current_code: StrictStr
-    patch: StrictStr
-
-
-_EVENT, _SHOWN = TypeAdapter(_Event), TypeAdapter(_Texts)
-_TEXTS = tuple(name for name in _Texts.model_fields if name != "id")
+_EVENT = TypeAdapter(_Event)
 
 
 def read_events(path: Path) -> list[HackingEvent]:
@@ -89,8 +88,11 @@ def read_event_texts(path: Path) -> list[dict[str, Any]]:
     """
     records = []
     for position, record in read_rows(path):
-        with naming(f"{path}, {position}, is not an event of extract_turn_level_errors.py"):
-            checked(_SHOWN, record)
+        missing = [field for field in SECTIONS.values() if not isinstance(record.get(field), str)]
+        if missing:
+            raise UserError(
+                f"{path}, {position}, is not an event of extract_turn_level_errors.py: field {missing[0]!r}"
+            )
         records.append(record)
     return records
 
@@ -115,5 +117,5 @@ def tempted_turns(path: Path) -> int | None:
 
 def content_key(event: Mapping[str, Any]) -> str:
     """A digest of what the classifier is shown of an event; events with the same content have the same key."""
-    text = json.dumps([event[name] for name in _TEXTS])
+    text = json.dumps([event[field] for field in SECTIONS.values()])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -6,8 +6,7 @@ from rich.table import Table
 
 from cobalt.report.run_tables import shown
 from cobalt.report.tables import few_problems
-from cobalt.rollout.evaluate import TurnMetrics
-from cobalt.rollout.evaluate_single import SampleMetrics
+from cobalt.rollout.evaluate import SampleMetrics, TurnMetrics
 from cobalt.rollout.protocols import ORACLE, Mean
 
 

@@ -69,15 +69,6 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def leave_one_out(rewards: Floats) -> Floats:
-    """A_i = R_i - mean of R_j over j != i (RLOO).
-
-    Of shape (responses), at least two; they add up to 0.
-    """
-    advantages: Floats = (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
-    return advantages
-
-
 def group_normalised(rewards: Floats) -> Floats:
     """A_i = (R_i - mean R) / (std R + 1e-6), the standard deviation with k - 1 in its denominator (GRPO, as veRL).
 
@@ -98,7 +89,8 @@ def offline_advantages(settings: OfflineSettings, rewards: Floats, accepted: npt
         case "sft":
             return accepted.astype(np.float64)
         case "rloo":
-            return leave_one_out(rewards)
+            above_others: Floats = (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
+            return above_others  # each reward less the mean of the others
         case "grpo":
             return group_normalised(rewards)
         case "exponential":

@@ -60,7 +60,7 @@ def _rename(tree: ast.Module) -> None:
     def number(name: str) -> str:
         return numbers.setdefault(name, f"_{len(numbers)}") if name in bound else name
 
-    for node in _in_order(tree):
+    for node in ast.walk(tree):  # each node before its children
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in bound:
             own |= set(map(id, node.keywords))
         elif isinstance(node, ast.keyword) and node.arg is not None and id(node) in own:
@@ -86,12 +86,3 @@ def _names_in_classes(tree: ast.Module) -> set[str]:
     parameters = {child.arg for body in bodies for child in ast.walk(body) if isinstance(child, ast.arg)}
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
     return methods | attributes | (parameters & {keyword.arg for call in calls for keyword in call.keywords})
-
-
-def _in_order(node: ast.AST) -> Iterable[ast.AST]:
-    """The nodes of a tree in the order of the source, roughly: each before its children."""
-    unfinished = [node]
-    while unfinished:
-        first = unfinished.pop()
-        yield first
-        unfinished.extend(reversed(list(ast.iter_child_nodes(first))))

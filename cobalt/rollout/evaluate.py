@@ -1,8 +1,14 @@
-"""Hidden-test evaluation: how good each turn of a conversation was.
+"""Evaluation of results: how good programs are on the hidden tests, with figures and records for reports.
 
-Every program of every conversation is judged on the hidden tests, and Pass@1 by turn is estimated from them. The
-program of a turn is the one that the public tests judged (`Turn.program`). The input is read a problem at a time, so
-that memory does not grow with it. Tables and plots are made elsewhere, from `TurnMetrics`.
+| result | judged here | figures |
+|---|---|---|
+| multi turn | every program of every conversation, on the hidden tests | Pass@1 and other measures, by turn |
+| single turn | nothing: its records have the result of each sample on all tests | pass@k and diversity, by difficulty |
+
+The program of a turn is the one that the public tests judged (`Turn.program`); it is right if it passes every hidden
+test. Both write records of evaluated trajectories, those of a single-turn result with one turn, which reports and the
+viewer read alike. The input is read a problem at a time, so that memory does not grow with it. Tables and plots are
+made elsewhere.
 """
 
 import asyncio
@@ -16,18 +22,37 @@ from typing import Any
 from pydantic.dataclasses import dataclass
 
 from cobalt.episode.episode import judge_response
-from cobalt.episode.record import encode_evaluation, read_trajectories
+from cobalt.episode.record import (
+    decode_first_turns,
+    decode_results,
+    encode_evaluation,
+    encode_multi_turn,
+    read_trajectories,
+)
 from cobalt.episode.trajectory import ProblemTrajectories, Trajectory, Turn
-from cobalt.judge import Judge, RememberingJudge
+from cobalt.judge import ExecResult, Judge, RememberingJudge
 from cobalt.judge.opening import using_judge
-from cobalt.problems.problem import TestSuite
-from cobalt.rollout.protocols import Ks, Mean, Outcomes, check_k, outcomes_of, pass_at, protocol_figures
+from cobalt.problems.problem import Problem, TestSuite
+from cobalt.rollout.diversity import distinct_programs
+from cobalt.rollout.protocols import (
+    Ks,
+    Mean,
+    Outcomes,
+    by_difficulty,
+    check_k,
+    mean_over_problems,
+    outcomes_of,
+    pass_at,
+    protocol_figures,
+)
 from cobalt.stage.atomic import replacing
-from cobalt.stage.errors import naming
+from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import companion_path
-from cobalt.stage.records import RecordId
-from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_ranges, quoted, stage
+from cobalt.stage.records import RecordId, iterate_records
+from cobalt.stage.run import Concurrency, Each, Input, Outcome, Output, check_ranges, quoted, stage, whole
 from cobalt.stage.service_flags import JudgeFlags
+
+USUAL_K = (1, 10)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +76,27 @@ class TurnMetrics:
     problems: int | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampleMetrics:
+    """The figures of a group of problems.
+
+    Attributes:
+        group: A difficulty, or "all".
+        problems: How many problems there are.
+        samples: Smallest and largest number of samples of a problem.
+        pass_at: Unbiased pass@k by k, from 0 to 1.
+        distinct: Different programs of a problem.
+        distinct_correct: Different programs of a problem that pass every hidden test.
+    """
+
+    group: str
+    problems: int
+    samples: tuple[int, int]
+    pass_at: dict[int, Mean]
+    distinct: Mean
+    distinct_correct: Mean
+
+
 async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Trajectory]:
     """The trajectories of a problem with each program's result on the hidden tests.
 
@@ -60,15 +106,18 @@ async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Tra
     remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
 
     async def judged(turn: Turn, tests: TestSuite) -> Turn:
-        result = await judge_response(remembering, turn.response, tests)
-        kinds = tuple(verdict.kind for verdict in result.verdicts)
-        return replace(turn, hidden_pass_rate=result.pass_rate, hidden_verdicts=kinds)
+        return _with_hidden(turn, await judge_response(remembering, turn.response, tests))
 
     async def evaluated(trajectory: Trajectory) -> Trajectory:
         turns = (judged(turn, trajectory.problem.hidden_tests) for turn in trajectory.turns)
         return replace(trajectory, turns=tuple(await asyncio.gather(*turns)))
 
     return await asyncio.gather(*map(evaluated, trajectories))
+
+
+def _with_hidden(turn: Turn, result: ExecResult) -> Turn:
+    kinds = tuple(verdict.kind for verdict in result.verdicts)
+    return replace(turn, hidden_pass_rate=result.pass_rate, hidden_verdicts=kinds)
 
 
 @dataclass(frozen=True)
@@ -183,3 +232,108 @@ def write_metrics(metrics: Sequence[TurnMetrics], result: Path, more: Mapping[st
     content = {"turns": [asdict(row) for row in metrics]} | dict(more or {})
     with replacing(companion_path(result, ".metrics.json")) as handle:
         handle.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class SamplesSettings:
+    """Estimate pass@k on hidden tests, over all problems and by difficulty, and count different programs.
+
+    Judges nothing and needs no service: the result of run_single_turn_*.py has the verdicts.
+    """
+
+    input_file: Input
+    """Result of run_single_turn_*.py (JSONL)."""
+    output_file: Output
+    """The same records as evaluated trajectories of one turn (JSONL), for reports and the viewer; the figures are next
+    to it, as .metrics.json."""
+    k: Ks = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplesOutcome(Outcome):
+    """The figures of all problems and of each difficulty (`sample_metrics`)."""
+
+    groups: Sequence[SampleMetrics]
+
+
+@stage
+def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
+    """Measure a single-turn result.
+
+    Writes its records with the fields of an evaluated multi-turn record of one turn, and the figures next to them, as
+    .metrics.json.
+
+    Raises:
+        UserError: bad input, or a result that another input made; as for `sample_metrics`.
+    """
+    source, result = settings.input_file, settings.output_file
+    with whole(result, {"stage": "single_turn_evaluation"}, [source]) as output:
+        output.write(_evaluated(source, record) for record in iterate_records(source))
+    outcomes = [count_distinct(group) for group in read_trajectories(result)]
+    groups = sample_metrics(outcomes, settings.k)
+    figures = {"single_turn": {"names": "renamed", "groups": [asdict(group) for group in groups]}}
+    write_metrics(turn_metrics(outcomes, str(result)), result, figures)
+    return SamplesOutcome(groups=groups, **evaluated(result))
+
+
+def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
+    if record.get("conversations") is not None:
+        raise UserError(f"{source} is a multi-turn result: use eval_multi_turn.py")
+    with naming(f"{source}: record {record['id']!r}"):
+        problem = Problem.parse(record)
+        turns = decode_first_turns(record)
+        if turns is None:
+            raise UserError("it has no 'responses': run a single-turn script first")
+        results = decode_results(record, len(problem.tests))
+        if len(results) != len(turns):
+            raise UserError("field 'exec_results' must have one entry for each response")
+        hidden = problem.tests.positions_of(problem.hidden_tests)
+        public = problem.tests.positions_of(problem.public_tests) if len(problem.public_tests) else []
+    trajectories = []
+    for sample, (turn, result) in enumerate(zip(turns, results, strict=True)):
+        seen = result.select(public)
+        judged = replace(turn, public_pass_rate=seen.pass_rate, public_result=seen)
+        trajectories.append(Trajectory(problem, sample, [], (_with_hidden(judged, result.select(hidden)),)))
+    return record | encode_multi_turn(trajectories, "benign") | encode_evaluation(trajectories)
+
+
+def count_distinct(group: ProblemTrajectories) -> Outcomes:
+    """The outcomes of an evaluated problem, with the number of different programs in its first turns.
+
+    Responses without a program do not count.
+
+    Raises:
+        UserError: the problem is not evaluated.
+    """
+    outcomes = outcomes_of(group)
+    programs = [trajectory.turns[0].program for trajectory in group.trajectories]
+    right = [program for program, right in zip(programs, outcomes.right[0], strict=True) if right]
+    distinct, distinct_right = (
+        distinct_programs(program for program in some if program is not None) for some in (programs, right)
+    )
+    return replace(outcomes, distinct=(distinct, distinct_right))
+
+
+def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] = ()) -> list[SampleMetrics]:
+    """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
+
+    Args:
+        outcomes: Of each problem, as `count_distinct` gives them.
+        ks: The k of pass@k. Empty: those of 1 and 10 for which every problem has enough samples.
+
+    Raises:
+        UserError: there is no problem, a k of `ks` is below 1, or a problem has fewer samples than it.
+    """
+    if not outcomes:
+        raise UserError("there is no evaluated problem")
+    ks = ks or [k for k in USUAL_K if k <= min(one.samples for one in outcomes)]
+
+    def metrics(name: str, group: Sequence[Outcomes]) -> SampleMetrics:
+        samples = [one.samples for one in group]
+        pairs = (map(float, one.distinct) for one in group if one.distinct is not None)
+        counts = [mean_over_problems(column) for column in zip(*pairs, strict=True)]
+        return SampleMetrics(
+            name, len(group), (min(samples), max(samples)), {k: pass_at(group, k)[0] for k in ks}, *counts
+        )
+
+    return [metrics(name, group) for name, group in by_difficulty(outcomes).items()]

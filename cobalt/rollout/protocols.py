@@ -63,7 +63,7 @@ class Outcomes:
         public: Share of public tests passed, [sample][turn]; None if the file does not have it.
         hidden_is_public: Whether every hidden test is among the public ones, so that they give the answer away.
         distinct: How many different programs its first turns have, and how many different right ones; None: not
-            counted (`cobalt.rollout.evaluate_single.count_distinct`).
+            counted (`cobalt.rollout.evaluate.count_distinct`).
     """
 
     difficulty: str

@@ -1,6 +1,6 @@
 """What single turn and multi turn share: settings, seeds of calls, the run over all problems of a file, and its end."""
 
-import logging
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -8,25 +8,23 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic.dataclasses import dataclass
+from tqdm import tqdm
 
 from cobalt.engine import Call, Completion, Engine, GenerationSettings, derive_seed
 from cobalt.engine.opening import EngineOnUse, open_vllm_or_url
 from cobalt.engine.replay import ReplayEngine
-from cobalt.episode import TemplateThinking, TruncatedThinking, check_wording, load_prompts
+from cobalt.episode import Message, TemplateThinking, TruncatedThinking, check_wording, load_prompts
 from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, ProblemId, choose_problems
-from cobalt.rollout.progress import CountingEngine
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
-from cobalt.stage.progress import ticking
+from cobalt.stage.progress import Standing, ticking
 from cobalt.stage.run import Concurrency, Each, Flag, Input, OptionalFile, Output, check_ranges
 from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
 from cobalt.stage.settings import read_settings
-
-logger = logging.getLogger(__name__)
 
 Samples = Literal["auto", "seeded", "unseeded"]
 """Whether each sample has a seed of its own; "auto": `run_rollout` says."""
@@ -164,6 +162,50 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         for problem in problems:
             with naming(str(self.input_file)):
                 check_wording(problem, prompts)
+
+
+class CountingEngine:
+    """An engine whose answers are counted, to say how far a run is: by responses, tokens and the time left.
+
+    Problems would say less: many are worked on at a time, so that all may finish in the last minute.
+    """
+
+    def __init__(self, engine: Engine, planned: int) -> None:
+        """Count the answers of a run, of which `planned` is the number of responses."""
+        self._engine, self._planned = engine, planned
+        self._responses = self._tokens = 0
+        self._began: float | None = None  # with the first call, when the engine has started
+
+    async def generate(
+        self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
+    ) -> list[Completion]:
+        """See `Engine.generate`."""
+        self._began = _now() if self._began is None else self._began
+        completions = await self._engine.generate(conversation, settings, call)
+        self._responses += len(completions)
+        self._tokens += sum(completion.completion_tokens for completion in completions)
+        return completions
+
+    async def describe(self) -> Mapping[str, Any]:
+        """See `Engine.describe`; without `device`, which decides only whether samples are seeded."""
+        return {name: value for name, value in (await self._engine.describe()).items() if name != "device"}
+
+    def standing(self) -> Standing:
+        """How far the run is; the rest is expected to go on at the mean rate of responses so far."""
+        seconds = 1e-9 if self._began is None else max(_now() - self._began, 1e-9)
+        left = self._planned - self._responses
+        words = [
+            f"{self._tokens:,} tokens",
+            f"{self._tokens / seconds:,.0f} tokens/s",
+            f"{tqdm.format_interval(seconds)} so far",
+        ]
+        if self._responses and left:
+            words.append(f"about {tqdm.format_interval(seconds * left / self._responses)} left")
+        return Standing(self._responses, self._planned, ", ".join(words))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def check_replay(engine: Engine, problems: Collection[ProblemId]) -> None:

@@ -154,7 +154,11 @@ def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
             check_wording(problem, prompt_set)
         about: dict[str, Any] = {"turn": 0, "prev_best_pass_rate": 0.0, "perturbed": False}
         if settings.episodes:
-            about["episode"] = {"public_tests": _public_tests(problem), "prompts": words} | rules
+            if not problem.public_tests:
+                raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
+            with naming("field 'public_test_cases'"):
+                indices = problem.tests.positions_of(problem.public_tests)
+            about["episode"] = {"public_tests": indices, "prompts": words} | rules
         return _row(problem.record, first_messages(problem, prompt_set), problem.tests, problem_id=problem.id, **about)
 
     def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -165,14 +169,6 @@ def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
 
     data = "episodes --rollout multi_turn" if settings.episodes else "problems"
     return _convert(settings, decided, read, data, rows_schema(episodes=settings.episodes))
-
-
-def _public_tests(problem: Problem) -> list[int]:
-    """The indices of a problem's public tests among all its tests."""
-    if not problem.public_tests:
-        raise UserError("it has no public tests (field 'public_test_cases'), and feedback comes from them")
-    with naming("field 'public_test_cases'"):
-        return problem.tests.positions_of(problem.public_tests)
 
 
 @stage

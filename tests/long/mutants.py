@@ -34,9 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT, FILES = 60, 8  # seconds of a defect's tests, and files of them
 PACKAGES = {  # tests that exercise the package without naming each of its modules
     "judge": ["test_judge_values", "test_calling", "test_judge_programs", "test_judge_attacks"],
-    "reward": ["test_reward", "test_verpo"],
-    "selection": ["test_trajectories", "test_selection", "test_verl_rows"],
-    "episode": ["test_episode_record", "test_conversation"],
+    "reward": ["test_reward"],
+    "selection": ["test_selection"],
+    "episode": ["test_conversation"],
     "stage": ["test_stage", "test_records", "test_command_line"],
 }
 OPERATORS: dict[type, type] = {
