@@ -118,9 +118,6 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alon
     ("script", "error", "named"),
     [
         ([failure(400, "top_k is not known")], UserError, "top_k"),
-        ([failure(401, "no key")], UserError, "no key"),
-        ([failure(404, "no model m")], UserError, "no model m"),
-        ([failure(503, "busy")], InfrastructureError, "busy"),
         ([(200, {}, "{}")], InfrastructureError, "completion"),
         ([(200, {}, "no")], InfrastructureError, "completion"),
         ([answer(finish_reason="abort")], InfrastructureError, "abort"),
@@ -149,12 +146,6 @@ async def test_a_server_of_several_models_is_told_which(models, model, named):
             return
         with pytest.raises(UserError, match=named):
             await engine.describe()
-
-
-async def test_an_engine_that_does_not_answer_is_down():
-    async with UrlEngine(["http://127.0.0.1:9"], attempts=1) as engine:
-        with pytest.raises(ServiceDown, match="cobalt serve"):
-            await engine.generate(CHAT, TWO, CALL)
 
 
 # --- in this process and behind the app, with a vLLM that answers by a script
