@@ -16,7 +16,7 @@ from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.json_measure import JsonMeasure, TooManyValues
+from cobalt.stage.rows import JsonMeasure, TooManyValues
 
 TOKEN = "a-token-of-decent-length"
 OPEN = Guard(None, 1000, "X_TOKEN")

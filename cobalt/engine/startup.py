@@ -111,7 +111,7 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
     the engine's process must not have.
 
     Raises:
-        UserError: vLLM is built for another device, or there are fewer GPUs than the engine needs.
+        UserError: vLLM is built for another device, or refuses the settings, such as for too few GPUs.
         InfrastructureError: vLLM did not start; the message has its first error.
         KeyboardInterrupt: Ctrl-C or SIGTERM; nothing is left of the engine.
     """
@@ -163,7 +163,8 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
 
     on_gpu = not current_platform.is_cpu()
     device: Device = "gpu" if on_gpu else "cpu"
-    _check_device(settings, device, current_platform.device_count() if on_gpu else 0)
+    if settings.device not in ("auto", device):
+        raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {device.upper()}s")
     options: dict[str, Any] = {}
     if on_gpu:
         options["gpu_memory_utilization"] = settings.gpu_memory_utilization
@@ -204,18 +205,6 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
         return AsyncLLM.from_engine_args(arguments), device, dtype
     finally:
         utils.get_mp_context = own
-
-
-def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:
-    """Raises UserError where the engine asks for another device, or more GPUs, than there are."""
-    if settings.device not in ("auto", device):
-        profile = {"cpu": "GPUs, and not for CPUs", "gpu": "CPUs, and not for GPUs"}[settings.device]
-        raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {profile}")
-    if device == "gpu" and gpus < settings.tensor_parallel_size:
-        raise UserError(
-            f"tensor_parallel_size={settings.tensor_parallel_size} needs as many GPUs, and this machine has {gpus}:"
-            " lower the setting"
-        )
 
 
 class _Interrupted(BaseException):
