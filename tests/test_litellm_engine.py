@@ -3,14 +3,13 @@
 import asyncio
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from outside import run_commands
 from provider import answer, failure, serve
+from serving import SIGNALS, running
 from support import ROOT, FakeJudge, needs_api, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
@@ -56,7 +55,7 @@ async def ask(engine, sampling=SAMPLING, call=Call(0, 0), conversation=HELLO):  
         return await engine.generate(conversation, sampling, call)
 
 
-async def test_a_completion_has_text_tokens_and_cost_and_a_request_what_the_model_takes(caplog):
+async def test_a_completion_has_text_and_tokens_and_a_request_what_the_model_takes(caplog):
     half = SAMPLING.model_copy(update={"top_p": 0.5, "chat_template_thinking": "off"})
     with serve(answer("four", usage=(1000, 2000))) as provider:
         one = engine(provider)
@@ -66,7 +65,6 @@ async def test_a_completion_has_text_tokens_and_cost_and_a_request_what_the_mode
         await ask(engine(provider, model_name="my-model"), half)
     assert (completion.text, completion.finish_reason) == ("four", "stop")
     assert (completion.prompt_tokens, completion.completion_tokens) == (1000, 2000)
-    assert completion.cost == pytest.approx(1000 * 0.25e-6 + 2000 * 2e-6)  # the model's list price
     request = provider.requests[0]
     assert (request["path"], request["headers"]["authorization"]) == ("/v1/chat/completions", f"Bearer {SECRET}")
     bodies = [request["body"] for request in provider.requests]
@@ -539,14 +537,9 @@ def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(3)])
     output = tmp_path / "s.jsonl"
     with serve(answer("```python\nprint(1)\n```"), "hang") as provider:
-        flags = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
-        command = [sys.executable, "run_single_turn_litellm.py", *map(str, flags)]
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 100
-        while len(provider.requests) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=20)[1]  # the request that hangs would take 600 s
-    assert process.returncode == 130, said
-    assert "run the same command again" in said
+        words = ["-i", problems, "-o", output, "-n", "1", "--concurrency", "1", "--api_base", provider.url]
+        with running(tmp_path, *words, program=(sys.executable, "run_single_turn_litellm.py")) as command:
+            command.wait_for(lambda: len(provider.requests) == 2)
+            code, said = command.end(SIGNALS[0])  # the request that hangs would take longer
+    assert code == 130 and "run the same command again" in said[-1]
     assert [record["id"] for record in read_records(output)] == [0]
