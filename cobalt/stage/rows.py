@@ -196,7 +196,9 @@ def _json_text(value: Any, ensure_ascii: bool) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_json_text(item, ensure_ascii) for item in value) + "]"
     if isinstance(value, int) and not isinstance(value, bool):
-        return _long_digits(int(value))
+        if abs(value) >= _TOO_LARGE:  # the conversion of many digits takes long
+            raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
+        return f"{Decimal(int(value)):f}"  # exact, and under no limit
     if isinstance(value, float) and not math.isfinite(value):
         return "null" if math.isnan(value) else "1e999" if value > 0 else "-1e999"
     return json.dumps(value, ensure_ascii=ensure_ascii)
@@ -212,12 +214,6 @@ def _long_integer(digits: str) -> int:
         piece = digits[start : start + _PIECE]
         number = number * 10 ** len(piece) + int(piece)
     return number
-
-
-def _long_digits(number: int) -> str:
-    if abs(number) >= _TOO_LARGE:  # the conversion of many digits takes long
-        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
-    return f"{Decimal(number):f}"  # exact, and under no limit
 
 
 def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
