@@ -105,8 +105,10 @@ class Servers:
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
         """The answers to `GET path` of all servers that answer; raises as `post`."""
-        asked = (self._retrying(self._send, server, path, None, accept) for server in self._servers)
-        ends: list[Any] = await asyncio.gather(*asked, return_exceptions=True)
+        ends: list[Any] = await asyncio.gather(
+            *(self._retrying(self._send, server, path, None, accept) for server in self._servers),
+            return_exceptions=True,
+        )
         failures: list[InfrastructureError] = []
         for server, end in zip(self._servers, ends, strict=True):
             # A server that is not left out would get requests, and nobody would know its answer.
