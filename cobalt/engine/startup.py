@@ -165,9 +165,9 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
     device: Device = "gpu" if on_gpu else "cpu"
     if settings.device not in ("auto", device):
         raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {device.upper()}s")
-    options: dict[str, Any] = {}
+    options: dict[str, Any]
     if on_gpu:
-        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+        options = {"gpu_memory_utilization": settings.gpu_memory_utilization}
         os.environ.pop("OMP_NUM_THREADS")
         # vLLM 0.24 samples with FlashInfer, whose kernel is compiled when an engine starts: by nvcc, of a CUDA toolkit,
         # which a GPU's node need not have.
@@ -175,16 +175,15 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
     else:
         # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
         # cannot do. Without chunks there is nothing to rewind.
-        options["enable_chunked_prefill"] = False
         # Attention computes whole blocks, and prompts share whole blocks. vLLM's own choice for CPUs is 128 tokens;
         # its kernels for them want multiples of 32.
-        options["block_size"] = 32
-    if not on_gpu and settings.tensor_parallel_size == 1:
-        # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker process, and
-        # the engine's process would use a whole core to wait for it.
-        from cobalt.engine.vllm_executor import BoundExecutor
+        options = {"enable_chunked_prefill": False, "block_size": 32}
+        if settings.tensor_parallel_size == 1:
+            # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker process,
+            # and the engine's process would use a whole core to wait for it.
+            from cobalt.engine.vllm_executor import BoundExecutor
 
-        options["distributed_executor_backend"] = BoundExecutor
+            options["distributed_executor_backend"] = BoundExecutor
     dtype = settings.dtype or default_dtype(on_gpu=on_gpu)
     arguments = AsyncEngineArgs(
         model=settings.model,
