@@ -31,15 +31,13 @@ def failure(status, message="no", headers=None, **error):
 class Provider:
     """Gives `script[i]` as its i-th answer to a POST, and the last one again and again.
 
-    `models` are the entries of its list of models, for which `asked_for_models` times was asked.
-
     An item is (status, headers, body), "hang", "cut" (a body shorter than announced) or a function of the request.
+    `models` are the entries of its list of models.
     """
 
     def __init__(self, script):
         self.script = script
         self.models = [{"id": "m", "max_model_len": 100}]
-        self.asked_for_models = 0
         self.requests = []
         self.times = []
         self.lock = threading.Lock()
@@ -66,7 +64,7 @@ def serve(*script):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             item = provider.item({"path": self.path, "body": body, "headers": dict(self.headers)})
             if item == "hang":
-                provider.done.wait(30)
+                provider.done.wait(100)
                 self.close_connection = True
             elif item == "cut":
                 self.answer(200, {"Content-Length": "1000"}, '{"id": "c", "choices": [')
@@ -76,7 +74,6 @@ def serve(*script):
 
         def do_GET(self):
             listed = self.path == "/v1/models"
-            provider.asked_for_models += listed
             self.answer(200 if listed else 404, {}, json.dumps({"data": provider.models} if listed else {"detail": ""}))
 
         def answer(self, status, headers, text):

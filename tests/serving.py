@@ -17,18 +17,16 @@ from support import ROOT, descendants
 
 
 @contextlib.asynccontextmanager
-async def served(api, port=0, path=None):
+async def served(api, port=0):
     """The URL of an app for as long as the block runs; then its connections are cut."""
-    listener = socket.socket(socket.AF_UNIX) if path else socket.create_server(("127.0.0.1", port))
-    if path:
-        listener.bind(str(path))
+    listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(api, log_level="critical", access_log=False, timeout_graceful_shutdown=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         assert not task.done()
         await asyncio.sleep(0.01)
     try:
-        yield f"unix:{path}" if path else f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await task

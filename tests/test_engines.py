@@ -23,6 +23,7 @@ from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.episode.chat_template import end_of_turn
 from cobalt.serving import engine_app
 from cobalt.serving.settings import EngineServiceSettings
+from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 CHAT = [{"role": "user", "content": "Print the square of a number."}]
@@ -51,7 +52,6 @@ async def test_every_sample_is_a_request_of_its_own_that_leaves_nothing_to_the_s
     async with foreign(answer("hello")) as (engine, provider):
         made = await engine.generate(CHAT, TWO, CALL)
         assert await engine.describe() == {"model": "m", "max_model_len": 100, "foreign": True}
-    assert provider.asked_for_models == 1
     assert made == [Completion(text="hello", finish_reason="stop", prompt_tokens=10, completion_tokens=5)] * 2
     first, second = bodies(provider)
     assert (first["seed"], second["seed"]) == (7, 8)
@@ -61,12 +61,6 @@ async def test_every_sample_is_a_request_of_its_own_that_leaves_nothing_to_the_s
     assert plain.items() <= first.items()
     assert (first["n"], first["skip_special_tokens"]) == (1, False)
     assert "chat_template_kwargs" not in first
-
-
-ENDS = {
-    "llama": lambda tokenizer: tokenizer.eos_token_id,
-    "qwen3": lambda tokenizer: tokenizer.convert_tokens_to_ids("<|im_end|>"),
-}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +82,7 @@ async def test_a_response_has_its_thinking_as_the_model_wrote_it(tmp_path, form,
         [completion] = await engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
     assert (completion.text, completion.finish_reason) == (text, reason)
     [body] = bodies(provider)
-    assert body.get("stop_token_ids") == ([ENDS[form](make_tokenizer(form))] if form else None)
+    assert body.get("stop_token_ids") == ([end_of_turn(make_tokenizer(form), {})] if form else None)
 
 
 def limited(room):
@@ -110,7 +104,7 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alon
     length = len(make_tokenizer("qwen3").apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"])
     expected = ("stop", 10) if room else ("prompt_too_long", length)
     assert [(completion.finish_reason, completion.prompt_tokens) for completion in made] == [expected] * 2
-    assert ["max_tokens" in request["body"] for request in provider.requests][-2:] == [False, False]
+    assert ["max_tokens" in request["body"] for request in provider.requests].count(False) == 2
     assert room or "context length" in made[0].message
 
 
@@ -118,9 +112,6 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alon
     ("script", "error", "named"),
     [
         ([failure(400, "top_k is not known")], UserError, "top_k"),
-        ([failure(401, "no key")], UserError, "no key"),
-        ([failure(404, "no model m")], UserError, "no model m"),
-        ([failure(503, "busy")], InfrastructureError, "busy"),
         ([(200, {}, "{}")], InfrastructureError, "completion"),
         ([(200, {}, "no")], InfrastructureError, "completion"),
         ([answer(finish_reason="abort")], InfrastructureError, "abort"),
@@ -149,12 +140,6 @@ async def test_a_server_of_several_models_is_told_which(models, model, named):
             return
         with pytest.raises(UserError, match=named):
             await engine.describe()
-
-
-async def test_an_engine_that_does_not_answer_is_down():
-    async with UrlEngine(["http://127.0.0.1:9"], attempts=1) as engine:
-        with pytest.raises(ServiceDown, match="cobalt serve"):
-            await engine.generate(CHAT, TWO, CALL)
 
 
 # --- in this process and behind the app, with a vLLM that answers by a script
@@ -361,24 +346,18 @@ async def test_a_dead_engine_of_this_process_ends_the_run_and_leaves_its_log(mod
 # --- which engine a command uses
 
 
-@pytest.mark.parametrize(
-    ("environment", "urls"),
-    [
+def test_an_engine_is_behind_a_url_if_there_is_one(model):
+    none = {"COBALT_ENGINE_URL": None, "COBALT_HTTP": None}
+    for variables, urls in (
         ({}, []),
         ({}, ["http://a"]),
         ({"COBALT_ENGINE_URL": "http://a http://b"}, []),
         ({"COBALT_HTTP": "http://a:8"}, []),
-    ],
-)
-def test_an_engine_is_behind_a_url_if_there_is_one(model, monkeypatch, environment, urls):
-    for name in ("COBALT_ENGINE_URL", "COBALT_HTTP"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    here = not environment and not urls
-    assert isinstance(open_vllm_or_url(model=model.folder, urls=urls), VllmEngine if here else UrlEngine)
-    with pytest.raises(UserError, match="num_replicas" if here else "--engine"):
-        open_vllm_or_url(model=model.folder, urls=urls, settings=["num_replicas=2"])
-    if here:
-        with pytest.raises(UserError, match="--engine_url"):
-            open_vllm_or_url()
+    ):
+        here = not variables and not urls
+        with environment_variables(**none | variables):
+            assert isinstance(open_vllm_or_url(model=model.folder, urls=urls), VllmEngine if here else UrlEngine)
+            with pytest.raises(UserError, match="num_replicas" if here else "--engine"):
+                open_vllm_or_url(model=model.folder, urls=urls, settings=["num_replicas=2"])
+    with environment_variables(**none), pytest.raises(UserError, match="--engine_url"):
+        open_vllm_or_url()

@@ -16,7 +16,7 @@ from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.json_measure import JsonMeasure, TooManyValues
+from cobalt.stage.rows import JsonMeasure, TooManyValues
 
 TOKEN = "a-token-of-decent-length"
 OPEN = Guard(None, 1000, "X_TOKEN")
@@ -160,14 +160,6 @@ def test_values_and_levels_are_counted_whatever_the_pieces_and_the_strings(value
             measured(text, values - 1, 100, step)
 
 
-def test_a_suite_in_a_string_has_the_same_limits():
-    for suite in ("[" + "{}," * 50_000 + "0]", "[" * 50_000, '{"inputs": [' + '"",' * 50_000 + '""], "outputs": []}'):
-        with pytest.raises(UserError, match="test_cases"):
-            JudgeRequest.parse({"code": "", "test_cases": suite}, max_tests=50)
-    full = json.dumps({"inputs": ["1,2,[3]" * 10_000] * 50, "outputs": [""] * 50})
-    assert len(JudgeRequest.parse({"code": "", "test_cases": full}, max_tests=50).suite) == 50
-
-
 LARGE = json.dumps("x" * 90_000).encode()
 HELD = 8
 
@@ -266,18 +258,14 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 
 
-@pytest.mark.parametrize(
-    "token", ["short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token", TOKEN]
-)
-def test_a_token_fits_a_header_and_is_shown_nowhere(token):
-    if token != TOKEN:
+def test_a_token_fits_a_header_and_is_shown_nowhere():
+    for token in ("short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token"):
         with pytest.raises(UserError) as caught:
             ServiceSettings.from_mapping({"token": token})
         assert token not in str(caught.value)
-        return
-    settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": token})
-    assert settings.token.get_secret_value() == token
-    assert token not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
+    settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": TOKEN})
+    assert settings.token.get_secret_value() == TOKEN
+    assert TOKEN not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
 
 
 def test_a_result_says_that_its_cluster_was_open_and_older_records_are_of_private_ones():

@@ -96,6 +96,7 @@ def test_a_model_is_named_after_its_folder_or_run_and_its_files_and_one_of_the_h
 
 TOKEN = "a-token-of-decent-length"
 SENT = {"Authorization": f"Bearer {TOKEN}"}
+CHAT = "/v1/chat/completions"
 
 
 class StuckEngine:
@@ -132,17 +133,17 @@ def stuck_api(engine, max_seconds=0.5):
     guard = Guard(TOKEN, 10_000, "X_TOKEN")
     routes = OpenAIRoutes(engine, ["m-12345678", "m"], [5], guard, max_completions=4, max_seconds=max_seconds)
     api = guarded_api()
-    api.post("/v1/chat/completions")(routes.chat)
+    api.post(CHAT)(routes.chat)
     api.get("/v1/models")(routes.models)
     return api
 
 
-async def asked_of_stuck(engine, content=None, headers=None, **fields):
-    """The answer to a chat request."""
+async def asked_of_stuck(engine, content=None, path=CHAT, headers=None, **fields):
+    """The answer to a chat request, or to a `GET` of another path."""
     body = json.dumps({"model": "m", "messages": GREETING} | fields) if content is None else content
-    transport = httpx.ASGITransport(app=stuck_api(engine))
-    async with httpx.AsyncClient(transport=transport, base_url="http://app/v1/", headers=SENT) as client:
-        return await client.post("chat/completions", content=body, headers=headers)
+    transport, method = httpx.ASGITransport(app=stuck_api(engine)), "POST" if path == CHAT else "GET"
+    async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=SENT) as client:
+        return await client.request(method, path, content=body, headers=headers)
 
 
 @pytest.mark.services
@@ -192,9 +193,8 @@ async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, status), asked
     assert "m-12345678" in answer.text
     assert len(stuck.asked) == before
-    transport = httpx.ASGITransport(app=stuck_api(stuck))
-    async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=SENT) as client:
-        assert [(await client.get("/v1/models", headers=sent)).status_code for sent in ({}, page)] == [200, 403]
+    for status, sent in ((200, {}), (403, page)):
+        assert (await asked_of_stuck(stuck, path="/v1/models", headers=sent)).status_code == status
 
 
 @pytest.mark.services
@@ -203,7 +203,7 @@ async def test_a_client_that_goes_away_ends_its_generation(stuck, stream):
     asked, ended = len(stuck.asked), stuck.ended
     async with served(stuck_api(stuck, max_seconds=60)) as url, httpx.AsyncClient(headers=SENT) as client:
         body = {"messages": GREETING, "stream": stream}
-        request = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=body))
+        request = asyncio.create_task(client.post(f"{url}{CHAT}", json=body))
         async with asyncio.timeout(20):
             while len(stuck.asked) == asked:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
@@ -213,22 +213,14 @@ async def test_a_client_that_goes_away_ends_its_generation(stuck, stream):
 
 
 @pytest.fixture(scope="module")
-def url(services):
-    return services["COBALT_ENGINE_URL"]
-
-
-@pytest.fixture(scope="module")
-def client(url):
+def served_model(services):
+    """The URL of the real engine, its client, and the model that it lists."""
     from openai import OpenAI
 
+    url = services["COBALT_ENGINE_URL"]
     with OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def name(client):
-    [model] = client.models.list().data
-    return model.id
+        [model] = client.models.list().data
+        yield url, client, model
 
 
 def marked(test):
@@ -237,47 +229,46 @@ def marked(test):
 
 
 @marked
-def test_every_answer_has_the_name_that_is_served_and_no_path(client, name, seed_model, url):
-    [model] = client.models.list().data
-    assert model.id == model_name(str(seed_model))
-    assert model.max_model_len == 1024
+def test_every_answer_has_the_name_that_is_served_and_no_path(served_model, seed_model):
+    url, _, model = served_model
+    assert (model.id, model.max_model_len) == (model_name(str(seed_model)), 1024)
     assert str(seed_model) not in model.model_dump_json()
-    for fields in ({"model": seed_model.name}, {"model": name}, {}):
+    for fields in ({"model": seed_model.name}, {"model": model.id}, {}):
         body = {"messages": GREETING, "max_tokens": 1} | fields
-        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["model"] == name
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["model"] == model.id
 
 
 @marked
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.6, "top_p": 0.95, "n": 2, "seed": 7}])
-def test_a_chat_says_at_once_or_in_pieces_what_the_apps_own_route_says(client, name, url, sampling):
+def test_a_chat_says_at_once_or_in_pieces_what_the_apps_own_route_says(served_model, sampling):
+    url, client, model = served_model
     asked = {"messages": GREETING, "max_tokens": 48} | sampling
     own = httpx.post(url, json=asked, timeout=120).json()["completions"]
-    answer = client.chat.completions.create(model=name, **asked)
+    answer = client.chat.completions.create(model=model.id, **asked)
     choices = [(choice.message.content, choice.finish_reason) for choice in answer.choices]
     assert choices == [(completion["text"], completion["finish_reason"]) for completion in own]
     assert answer.usage.prompt_tokens == own[0]["prompt_tokens"]
     assert answer.usage.completion_tokens == sum(completion["completion_tokens"] for completion in own)
     streamed = [""] * len(own)
-    for chunk in client.chat.completions.create(model=name, stream=True, **asked):
+    for chunk in client.chat.completions.create(model=model.id, stream=True, **asked):
         for choice in chunk.choices:
             streamed[choice.index] += choice.delta.content or ""
     assert streamed == [completion["text"] for completion in own]
 
 
 @marked
-def test_an_error_has_openais_form_and_the_clients_class(client, name):
+def test_an_error_has_openais_form_and_the_clients_class(served_model):
     import openai
 
-    def ask(**fields):
-        return client.chat.completions.create(**{"model": name, "messages": GREETING, "max_tokens": 1} | fields)
-
+    _, client, model = served_model
+    asked = {"model": model.id, "messages": GREETING, "max_tokens": 1}
     with pytest.raises(openai.NotFoundError) as missing:
-        ask(model="no-such-model")
-    assert missing.value.param == "model" and name in str(missing.value)
+        client.chat.completions.create(**asked | {"model": "no-such-model"})
+    assert missing.value.param == "model" and model.id in str(missing.value)
     # What the engine itself refuses.
     for fields in ({"logprobs": True, "top_logprobs": 10**6}, {"extra_body": {"top_k": 10**30}}):
         with pytest.raises(openai.BadRequestError) as refused:
-            ask(**fields)
+            client.chat.completions.create(**asked, **fields)
         assert refused.value.body["message"] and refused.value.body["code"] == 400, fields
 
 

@@ -1,5 +1,7 @@
-"""Result files: nothing finished is lost, nothing is counted twice, and every malformed line is reported."""
+"""Result files and paths: nothing finished is lost or counted twice, mistakes are named, no input is replaced."""
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -7,70 +9,57 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobalt.stage.errors import UserError
+from cobalt.stage.files import check_files
 from cobalt.stage.records import RecordFile, read_records
 from cobalt.stage.run import whole
 
 
-def test_records_come_back_in_order_and_ids_zero_and_empty_count_as_done(tmp_path):
+def test_ids_zero_and_empty_count_as_done_and_sorting_gives_the_input_order_whatever_finished_first(tmp_path):
     path = tmp_path / "r.jsonl"
+    path.write_text('{"id": "c"}\n\n{"id": ""}\n{"id": "b"}\n{"id"')  # a blank line, and a torn one
     with RecordFile(path) as output:
-        for identifier in (0, "", "x"):
+        for identifier in ("other", 0):
             output.append({"id": identifier, "value": "é \ud800"})  # half a pair, as models write it
+        output.sort([0, "", "b", "c"])
     with RecordFile(path) as output:
-        assert output.done == {0, "", "x"}
-    assert [record["id"] for record in read_records(path)] == [0, "", "x"]
+        assert output.done == {0, "", "b", "c", "other"}
+    assert [record["id"] for record in read_records(path)] == [0, "", "b", "c", "other"]
 
 
 @given(cut=st.integers(min_value=0, max_value=200))
 def test_a_file_cut_anywhere_resumes_with_whole_records_only(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("records") / "r.jsonl"
-    with RecordFile(path) as output:
-        for identifier in range(5):
-            output.append({"id": identifier, "text": "x" * 20})
+
+    def append(first):
+        with RecordFile(path) as output:
+            assert output.done == set(range(first))
+            for identifier in range(first, 5):
+                output.append({"id": identifier, "text": "x" * 20})
+
+    append(0)
     whole = path.read_bytes()
-    path.write_bytes(whole[: min(cut, len(whole))])
-    complete = whole[: min(cut, len(whole))].count(b"\n")
+    path.write_bytes(whole[:cut])
+    complete = whole[:cut].count(b"\n")
     assert len(read_records(path, unfinished=True)) == complete
-    with RecordFile(path) as output:
-        assert output.done == set(range(complete))
-        for identifier in range(complete, 5):
-            output.append({"id": identifier, "text": "x" * 20})
+    append(complete)
     assert path.read_bytes() == whole
 
 
-def test_an_input_that_ends_inside_a_record_is_an_error_and_one_without_a_last_newline_is_read_whole(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_text('{"id": 1}\n{"id": 2}')
-    assert [record["id"] for record in read_records(path)] == [1, 2]
-    path.write_text('{"id": 1}\n{"id": 2')
-    with pytest.raises(UserError, match=r"line 2: not valid JSON .*cut off"):
-        read_records(path)
-
-
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "named", "opened"),
     [
-        ('{"id": 1}\nnot json\n{"id": 2}\n', "line 2"),
-        ('{"id": 1}\n{"id": 2}\n{"id": 1}\n', "line 3: id 1 .*line 1"),
-        ('{"value": 1}\n', "field 'id'"),
+        ('{"id": 1}\nnot json\n{"id": 2}\n', "line 2", RecordFile),
+        ('{"id": 1}\n{"id": 2}\n{"id": 1}\n', "line 3: id 1 .*line 1", RecordFile),
+        ('{"value": 1}\n', "field 'id'", RecordFile),
+        ('{"id": 1}\n{"id": 2', "line 2: not valid JSON .*cut off", read_records),
     ],
 )
-def test_what_is_wrong_inside_a_file_is_named_by_line_and_field(tmp_path, content, named):
+def test_what_is_wrong_inside_a_file_is_named_by_line_and_field(tmp_path, content, named, opened):
     path = tmp_path / "r.jsonl"
     path.write_text(content)
-    for opened in (RecordFile, read_records):
+    for each in {opened, read_records}:
         with pytest.raises(UserError, match=named):
-            opened(path)
-
-
-def test_sorting_gives_the_input_order_whatever_order_records_finished_in(tmp_path):
-    path = tmp_path / "r.jsonl"
-    path.write_text('{"id": "c"}\n\n{"id": "a"}\n{"id": "b"}\n{"id"')  # a blank line, and a torn one
-    with RecordFile(path) as output:
-        output.append({"id": "other"})
-        output.append({"id": "0"})
-        output.sort(["0", "a", "b", "c"])
-    assert [record["id"] for record in read_records(path)] == ["0", "a", "b", "c", "other"]
+            each(path)
 
 
 NO_RESULTS = {
@@ -91,14 +80,52 @@ def test_a_result_that_cannot_be_written_and_read_again_is_refused_before_the_wo
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
 
 
-@pytest.mark.parametrize("content", ["key", '{"id": 1}\n{"id": 2}'])
-def test_a_file_to_which_nothing_is_written_keeps_every_byte(tmp_path, content):
+@pytest.mark.parametrize("content", ["key", '{"id": 1}\n{"id": 2}', ""])
+def test_a_file_to_which_nothing_is_written_keeps_every_byte_and_one_without_a_record_goes(tmp_path, content):
     path = tmp_path / "someone_elses"
-    path.write_text(content)
-    with RecordFile(path):
-        pass
-    assert path.read_text() == content
-    path.unlink()
+    if content:
+        path.write_text(content)
     with RecordFile(path):
         assert path.exists()
-    assert not path.exists(), "a result that got no record"
+    assert (path.read_text() if path.exists() else None) == (content or None)
+
+
+# Inputs, results, and what the refusal says; "": they are accepted.
+PATHS = [
+    (["problems.jsonl", "problems.jsonl"], ["new/folder/r.jsonl", "other.jsonl"], ""),
+    *(
+        ([name], ["r.jsonl"], rf"cannot read .*{name}: .*{said}")
+        for name, said in {
+            "absent": "No such file",
+            "nowhere": "No such file",
+            "folder": "Is a directory",
+            "pipe": "a pipe or a device",
+        }.items()
+    ),
+    *(
+        (["other.jsonl", "problems.jsonl"], ["first.jsonl", result], "output")
+        for result in ("problems.jsonl", "folder/../problems.jsonl", "link", "hard", "linked/problems.jsonl")
+    ),
+    (["link"], ["problems.jsonl"], "output"),
+    *(
+        ([name], ["r.jsonl"], "output")
+        for name in ("r.run.json", "r.errors.jsonl", "r.calls.jsonl", "r.metrics.json", "r.jsonl.part")
+    ),
+    ([], ["r.svg", "linked/r.svg"], "named for two results"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "results", "says"), PATHS)
+def test_paths_are_checked_under_every_spelling_and_nothing_is_made_or_changed(tmp_path, inputs, results, says):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in {"problems.jsonl", "other.jsonl", *(name for name in inputs if name.startswith("r."))}:
+        (tmp_path / name).write_text("torn")
+    for name, target in {"linked": "", "link": "problems.jsonl", "nowhere": "absent"}.items():
+        (tmp_path / name).symlink_to(tmp_path / target)
+    (tmp_path / "hard").hardlink_to(tmp_path / "problems.jsonl")
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        check_files(*([tmp_path / name for name in names] for names in (inputs, results)))
+    assert {*tmp_path.iterdir()} == before
+    assert {path.read_text() for path in before if path.is_file()} == {"torn"}

@@ -28,17 +28,13 @@ MODEL_LENGTH = 1024
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
 
 
-def run(*command, folder=ROOT, **variables):
+def run(*command, folder=ROOT, code=0, **variables):
+    """A command that ends with this exit code."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path} | variables
-    words = list(map(str, command))
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-
-
-def succeed(*command, **options):
-    finished = run(*command, **options)
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    return finished.stdout
+    environment, words = os.environ | {"PATH": path} | variables, list(map(str, command))
+    finished = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert finished.returncode == code, finished.stderr[-3000:]
+    return finished
 
 
 def generate(services, conversation, **settings):
@@ -55,7 +51,7 @@ def test_the_whole_chain_runs_and_its_records_have_the_documented_shapes(service
     single, multi, evaluation = (tmp_path / f"{name}.jsonl" for name in ("s", "m", "e"))
 
     def stage(script, source, result, *flags):  # as in the authors' README
-        return succeed("python", script, "--input_file", source, "--output_file", result, *flags, **services)
+        return run("python", script, "--input_file", source, "--output_file", result, *flags, **services).stdout
 
     stage("run_single_turn_vllm.py", problems, single, "-n", "3", *common)
     stage("run_multi_turn_vllm.py", single, multi, "--turns", "2", *common)
@@ -82,9 +78,9 @@ def test_impossible_feedback_goes_from_problems_to_hacking_events_and_a_report(s
     problems = write_lines(tmp_path / "problems.jsonl", to_records("dev", draw_problems("dev", 4, seed=0)))
     flags = ["--turns", "2", "--perturbed", "-n", "2", "--max_tokens", "48", "--prompts", "pocket", "--enable_thinking"]
     script, folder = ROOT / "scripts" / "multi_turn.sh", tmp_path / "run"
-    succeed("bash", script, problems.name, "run", *flags, folder=tmp_path, **services)
+    run("bash", script, problems.name, "run", *flags, folder=tmp_path, **services)
     named = [f"seed={folder}", "--hacking", f"seed={folder / 'events.jsonl'}"]
-    succeed("python", "-m", "cobalt.report", *named, "-o", folder, folder=tmp_path)
+    run("python", "-m", "cobalt.report", *named, "-o", folder, folder=tmp_path)
     records = read_records(folder / "evaluation.jsonl")
     assert records
     assert all(record["public_tests"] == "perturbed" for record in records)
@@ -155,8 +151,7 @@ def test_a_service_that_does_not_start_is_one_sentence_with_its_first_error_and_
             ("length", length, 2, "'max_model_len': 99999999"),
             ("broken", ["--model", weights.parent], 1, "vLLM's engine did not start: SafetensorError: "),
         ):
-            finished = run(*SERVICES, *flags, "--", "true", XDG_CACHE_HOME=str(tmp_path / name))
-            assert finished.returncode == code
+            finished = run(*SERVICES, *flags, "--", "true", code=code, XDG_CACHE_HOME=str(tmp_path / name))
             assert named in finished.stderr and "Traceback" not in finished.stderr
     [kept] = (tmp_path / "broken" / "cobalt" / "logs").iterdir()
     assert f"(logs: {kept})" in finished.stderr

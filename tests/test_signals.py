@@ -28,21 +28,32 @@ def ends_well(command, how):
     command.assert_nothing_is_left()
 
 
-ENDS = [*itertools.product(["sample"], ["start", "sampling"], SIGNALS), *(("try", "start", how) for how in SIGNALS[1:])]
-OFTEN = [("sample", "start", SIGNALS[2]), ("sample", "sampling", SIGNALS[0]), ("try", "start", SIGNALS[1])]
+ENDS = [
+    *itertools.product(["sample"], ["start", "under way"], SIGNALS),
+    *(("try", "start", how) for how in SIGNALS[1:]),
+]
+OFTEN = [("sample", "start", SIGNALS[2]), ("sample", "under way", SIGNALS[0]), ("try", "start", SIGNALS[1])]
+ALWAYS = [("evaluate", "under way", how) for how in SIGNALS]
+SLOW = "```python\nimport time\ntime.sleep(0.3)\nprint(int(input()) ** 2)\n```"
 
 
-@pytest.mark.parametrize(("name", "when", "how"), ENDS if "COBALT_LONG_TESTS" in os.environ else OFTEN)
-def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(
+@pytest.mark.parametrize(("name", "when", "how"), [*ALWAYS, *(ENDS if "COBALT_LONG_TESTS" in os.environ else OFTEN)])
+def test_a_command_with_its_own_engine_or_judge_leaves_nothing_and_its_result_goes_on(
     seed_model, services, tmp_path, name, when, how
 ):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(30)])
-    result = tmp_path / "single_turn.jsonl"
-    sampling = ["sample", "-i", problems, "-o", result, "--concurrency", "2"]
-    words = sampling if name == "sample" else ["try", problems, "-o", tmp_path]
-    words += ["-n", "2", "--max_tokens", "96"]
+    programs = [
+        trajectory_record(number, [[(0, 0)]], responses=None, raw_responses=[[f"{SLOW} {number}"]])
+        for number in range(30)
+    ]
+    result, sampling = tmp_path / "single_turn.jsonl", ["-n", "2", "--max_tokens", "96"]
+    words = {
+        "sample": ["sample", "-i", problems, "-o", result, "--concurrency", "2", *sampling],
+        "try": ["try", problems, "-o", tmp_path, *sampling],
+        "evaluate": ["evaluate", "-i", write_lines(tmp_path / "m.jsonl", programs), "-o", result, "--concurrency", "2"],
+    }[name]
     own = ["--model", seed_model, "--engine", "max_model_len=1024", "--engine", "dtype=float32"]
-    with running(tmp_path, *words, *own) as command:
+    with running(tmp_path, *words, *(["--judge", "concurrency=2"] if name == "evaluate" else own)) as command:
         if when == "start":  # vLLM's process is there, and has not loaded the model
             command.wait_for(
                 lambda: any("spawn_main" in line or "EngineCore" in line for line in command.processes().values())
@@ -52,7 +63,7 @@ def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(
         ends_well(command, how)
     records = read_records(result, unfinished=True) if result.exists() else []
     assert len(records) < 30 and (when == "start" or len(records) >= 2)
-    assert all(set(record["finish_reasons"]) <= ENDED for record in records)
+    assert name == "evaluate" or all(set(record["finish_reasons"]) <= ENDED for record in records)
     # The engine and the judge describe themselves alike behind a URL, so that the result goes on with them.
     words += ["--samples", "seeded"] if name == "sample" else []
     finished = subprocess.run(
@@ -62,27 +73,6 @@ def test_a_command_with_its_own_engine_leaves_nothing_and_its_result_goes_on(
     assert finished.returncode == 0, finished.stderr
     by_id = {record["id"]: record for record in read_records(result)}
     assert len(by_id) == 30 and all(by_id[record["id"]] == record for record in records)
-
-
-@pytest.mark.parametrize("how", SIGNALS)
-def test_a_command_that_judges_leaves_nothing_and_its_result_goes_on(tmp_path, how):
-    slow = "```python\nimport time\ntime.sleep(0.3)\nprint(int(input()) ** 2)\n```"
-    records = [
-        trajectory_record(number, [[(0, 0)]], responses=None, raw_responses=[[f"{slow} {number}"]])
-        for number in range(40)
-    ]
-    source, result = write_lines(tmp_path / "m.jsonl", records), tmp_path / "e.jsonl"
-    words = ["evaluate", "-i", source, "-o", result, "--concurrency", "2", "--judge", "concurrency=2"]
-    with running(tmp_path, *words) as command:
-        command.wait_for(lambda: result.exists() and result.read_bytes().count(b"\n") >= 2)
-        ends_well(command, how)
-    begun = read_records(result, unfinished=True)
-    assert 2 <= len(begun) < 40
-    with running(tmp_path, *words) as command:
-        command.process.communicate(timeout=120)
-        assert command.process.returncode == 0, command.messages.read_text()
-    ended = read_records(result)
-    assert len(ended) == 40 and [one for one in ended if one in begun] == sorted(begun, key=lambda one: one["id"])
 
 
 @pytest.mark.parametrize("how", SIGNALS)

@@ -25,11 +25,12 @@ from support import ROOT, write_lines
 from cobalt.commands.registry import COMMANDS
 from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
-from cobalt.stage.errors import INTERRUPTED, InfrastructureError
+from cobalt.stage.errors import INTERRUPTED, InfrastructureError, ServiceDown, UserError
 from cobalt.stage.manifest import manifest_path, recorded_arguments
 from cobalt.stage.records import RecordFile, encode_record, read_records
 from cobalt.stage.run import WRITTEN, Each, Input, Outcome, Output, errors_path, stage, whole
 from cobalt.stage.service_flags import JudgeFlags
+from cobalt.stage.workers import work_on_all
 
 NUMBERS = range(6)
 HAPPENS = {}
@@ -230,6 +231,36 @@ def test_a_result_that_another_process_writes_is_refused(run):
             assert str(run.result) in run.said
             assert run.left() == before
         assert run.completes()
+
+
+async def test_items_are_worked_on_once_a_bounded_number_at_a_time_and_taken_when_a_worker_is_free():
+    done, taken, most, all_work = [], [], [], asyncio.Barrier(4)
+
+    async def work(item):
+        most.append(len(taken) - len(done))
+        await all_work.wait()
+        done.append(item)
+
+    await work_on_all((taken.append(item) or item for item in range(48)), work, 4)
+    assert sorted(done) == list(range(48)) and max(most) == 4
+
+
+@pytest.mark.parametrize("errors", [[UserError("x")], [ServiceDown("x")], [KeyError("x")], [ServiceDown(), KeyError()]])
+async def test_the_first_error_ends_the_others_and_is_raised_as_it_is_but_a_bug_goes_first(errors):
+    ended, all_work = [], asyncio.Barrier(3)
+
+    async def work(item):
+        await all_work.wait()
+        if item < len(errors):
+            raise errors[item]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(item)
+
+    with pytest.raises(type(errors[-1])) as raised:
+        await work_on_all(range(3), work, 3)
+    assert raised.value is errors[-1] and sorted(ended) == [*range(len(errors), 3)]
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.EROFS, errno.EBADF])

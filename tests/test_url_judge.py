@@ -271,6 +271,13 @@ asyncio.run(main())
 """
 
 
+def assert_all_end(processes):
+    deadline = time.monotonic() + 60
+    while any(map(alive, processes)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.mark.services
 @pytest.mark.sandbox
 @pytest.mark.parametrize("end", [signal.SIGKILL, None])
@@ -290,55 +297,27 @@ def test_two_processes_judge_and_end_with_their_parent_however_it_ends(tmp_path,
             assert parent.wait(60) == (-end if end else 0)
         finally:
             parent.kill()
-    deadline = time.monotonic() + 60
-    while any(map(alive, processes)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert_all_end(processes)
     assert list(tmp_path.iterdir()) == []
-
-
-@contextlib.contextmanager
-def hosted():
-    """A host of the app, as a process, and its URL."""
-    command = [sys.executable, "-m", "cobalt.serving.host", "judge"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            process.stdin.write(json.dumps(SETTINGS) + "\n")
-            process.stdin.flush()
-            yield process, f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}/evaluator"
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
 
 
 @pytest.mark.services
 @pytest.mark.sandbox
-async def test_a_host_that_is_killed_under_load_leaves_every_request_answered_correctly():
+async def test_more_than_eight_sandboxes_are_several_servers_and_one_that_is_killed_leaves_every_request_answered():
     right, wrong = "n = int(input())\nprint(n * n)", "n = int(input())\nprint(n * n if n < 3 else 0)"
     slow = "import time\ntime.sleep(0.02)\n"
-    with hosted() as (victim, one), hosted() as (_, two):
+    before = {*psutil.Process().children()}
+    with started_servers(judge={"concurrency": "9", "cpu_seconds": "2"}) as servers:
+        victim, _ = {*psutil.Process().children()} - before
         sandboxes = descendants(victim.pid)
-        assert sandboxes
-        async with UrlJudge([one, two]) as judge:
+        urls = variables(servers)["COBALT_JUDGE_URL"].split()
+        assert sandboxes and len(urls) == 2
+        async with UrlJudge(urls) as judge:
+            assert (await judge.describe())["cpu_seconds"] == 2.0
             tasks = [asyncio.create_task(judge.judge(slow + (wrong if n % 2 else right), SQUARES)) for n in range(40)]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             victim.kill()
             results = await asyncio.gather(*tasks)
-        expected = [[True] * 6, [True] * 3 + [False] * 3]
-        assert [result.passing for result in results] == [expected[n % 2] for n in range(40)]
-        deadline = time.monotonic() + 60
-        while any(map(alive, sandboxes)):
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)
-
-
-@pytest.mark.services
-@pytest.mark.sandbox
-async def test_more_than_eight_sandboxes_are_several_servers():
-    with started_servers(judge={"concurrency": "9", "cpu_seconds": "2"}) as servers:
-        urls = variables(servers)["COBALT_JUDGE_URL"].split()
-        assert len(urls) == 2
-        async with UrlJudge(urls) as judge:
-            assert (await judge.describe())["cpu_seconds"] == 2.0
-            results = await asyncio.gather(*(judge.judge("print(int(input()) ** 2)", SQUARES) for _ in range(4)))
-    assert all(result.all_passed for result in results)
+    expected = [[True] * 6, [True] * 3 + [False] * 3]
+    assert [result.passing for result in results] == [expected[n % 2] for n in range(40)]
+    assert_all_end(sandboxes)

@@ -6,11 +6,10 @@ import sys
 from dataclasses import dataclass
 
 from cobalt.engine.model_name import model_name
-from cobalt.serving.children import check_settings, ending, variables
+from cobalt.serving.children import ending, variables
 from cobalt.serving.services import ServiceFlags, first_to_end
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.serve_state import ServeState, recorded_state
-from cobalt.stage.settings import pairs
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,11 @@ def main(arguments: Arguments) -> int:
     Raises:
         InfrastructureError: a service did not start, or has ended by itself.
     """
-    _, engine = check_settings(pairs(arguments.judge), arguments.engine_settings())
     with (
         arguments.started() as servers,
         recorded_state(os.getpid(), arguments.model, variables(servers)) as state,
     ):
-        name = "" if engine is None else model_name(engine.model)
+        name = "" if arguments.model is None else model_name(arguments.model)
         sys.stdout.write(explanation(state, name))
         sys.stdout.flush()
         try:

@@ -17,7 +17,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.manifest import file_digest, write_summary
 from cobalt.stage.records import RecordId
-from cobalt.stage.rows import decode_json, plain_row, read_rows
+from cobalt.stage.rows import decode_json, plain, read_rows
 from cobalt.stage.run import WRITTEN, Each, Flag, Outcome, Whole
 from cobalt.stage.tally import REPEATED, Summary, Tally, first_malformed, with_first
 
@@ -72,7 +72,7 @@ def hub_rows(name: str, split: str, revision: str, config: str | None = None) ->
 
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, 1):
-            yield f"{name}, row {number}", plain_row(row)
+            yield f"{name}, row {number}", plain(row)
 
 
 def hub_file(name: str, file: str, revision: str) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from cobalt.engine.base import Completion, GenerationSettings
-from cobalt.engine.vllm_engine import render
+from cobalt.engine.vllm_engine import render, without_end
 from cobalt.episode import Message
 from cobalt.episode.chat_template import end_of_turn, head_of_responses, template_arguments
 from cobalt.episode.thinking import CLOSE, OPEN
@@ -114,12 +114,13 @@ class ForeignServer:
             **({} if self._end is None else {"stop_token_ids": [self._end]}),
             **({"chat_template_kwargs": arguments} if arguments else {}),
         }
+        seeds = [{} if settings.seed is None else {"seed": settings.seed + sample} for sample in range(settings.n)]
         # Without a number a server gives what the prompt leaves of the context.
         limits: list[dict[str, int]] = [{"max_tokens": settings.max_tokens}, {}]
         reason = ""
         for limit in limits:
             try:
-                return await self._samples(body | limit, settings, opened)
+                return list(await asyncio.gather(*(self._sample(body | limit | seed, opened) for seed in seeds)))
             except _TooLong as error:
                 reason = str(error)
         prompt, thinking = list(conversation), settings.chat_template_thinking
@@ -127,20 +128,15 @@ class ForeignServer:
         refused = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
         return [refused] * settings.n
 
-    async def _samples(self, body: Mapping[str, Any], settings: GenerationSettings, opened: str) -> list[Completion]:
-        """All samples; those that are left are cancelled when one fails."""
-        seeds = [{} if settings.seed is None else {"seed": settings.seed + sample} for sample in range(settings.n)]
-        tasks = [asyncio.create_task(self._sample({**body, **seed}, opened)) for seed in seeds]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-
     async def _sample(self, body: Mapping[str, Any], opened: str) -> Completion:
-        text = await self._send(body)
+        sent = await self._servers.post("/v1/chat/completions", encode(body), accept=(400,))
+        if sent.status_code == 400:
+            refusal = reason_of(sent)
+            if _LENGTH.search(refusal):
+                raise _TooLong(refusal)
+            raise UserError(f"the engine at {sent.request.url} refuses a request: {refusal}")
         try:
-            answer = json.loads(text)
+            answer = json.loads(sent.content)
             [choice] = answer["choices"]
             usage, message, reason = answer.get("usage") or {}, choice["message"], choice["finish_reason"]
             content = message.get("content") or ""
@@ -149,7 +145,7 @@ class ForeignServer:
             counts = {name: usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")}
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise InfrastructureError(f"the engine's answer is not a chat completion: {text[:200]}") from None
+            raise InfrastructureError(f"the engine's answer is not a chat completion: {sent.text[:200]}") from None
         if reason == "content_filter":
             return Completion(text="", finish_reason="error", message="the server withheld its answer", **counts)
         if reason not in ("stop", "length"):
@@ -159,17 +155,5 @@ class ForeignServer:
             content = f"{opened or OPEN}{thinking}{closed}{content}"
         else:
             content = opened + content
-        return Completion(text=self._clean(content), finish_reason=reason, cached_tokens=cached, **counts)
-
-    async def _send(self, body: Mapping[str, Any]) -> str:
-        answer = await self._servers.post("/v1/chat/completions", encode(body), accept=(400,))
-        if answer.status_code != 400:
-            return answer.text
-        reason = reason_of(answer)
-        if _LENGTH.search(reason):
-            raise _TooLong(reason)
-        raise UserError(f"the engine at {answer.request.url} refuses a request: {reason}")
-
-    def _clean(self, text: str) -> str:
-        end = getattr(self._tokenizer, "eos_token", None)
-        return text.removesuffix(end) if end else text
+        text = without_end(self._tokenizer, content)
+        return Completion(text=text, finish_reason=reason, cached_tokens=cached, **counts)

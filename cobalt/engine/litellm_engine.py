@@ -19,15 +19,7 @@ from typing import Any, Self
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.engine.base import Call, Completion, GenerationSettings, derive_seed
 from cobalt.engine.call_log import CallLog, calls_path
-from cobalt.engine.provider_access import (
-    Credentials,
-    check_listening,
-    check_url,
-    find_access,
-    find_provider,
-    import_litellm,
-    read_credentials,
-)
+from cobalt.engine.provider_access import Credentials, check_listening, find_access, import_litellm, read_credentials
 from cobalt.engine.provider_answers import (
     Body,
     ProviderError,
@@ -99,8 +91,6 @@ class LiteLLMEngine:
         response_format: Mapping[str, Any] | None = None,
         longest_backoff: float = 60.0,
     ) -> None:
-        if flags.api_base is not None:
-            check_url(flags.api_base)
         flags.check_ranges()
         self._litellm = import_litellm()
         self._flags, self._credentials, self._log = flags, credentials, log or CallLog()
@@ -112,8 +102,7 @@ class LiteLLMEngine:
         self._requests: set[asyncio.Task[Completion]] = set()
         self._reported: frozenset[str] = frozenset()
         self._taken: dict[str, bool] = {}  # by name alone: of a run's parameters only the seed's value changes
-        self._model, self._provider = find_provider(self._litellm, flags)
-        self._key_name, self._access = find_access(self._litellm, flags, self._provider, credentials)
+        self._model, self._provider, self._key_name, self._access = find_access(self._litellm, flags, credentials)
         if flags.spend_limit is not None and self._cost({}) is None:
             raise UserError(
                 f"spend_limit needs a price, and LiteLLM knows none of {flags.model_name!r}: give --prompt_price and"
@@ -199,7 +188,8 @@ class LiteLLMEngine:
         if settings.seed is not None:
             settings = settings.model_copy(update={"seed": derive_seed(settings.seed, call)})
         parameters = self.parameters(settings)
-        key = self._key(conversation, parameters, call)
+        content = [self._provider, self._flags.api_base, self._model, parameters, list(conversation), list(call)]
+        key = hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
         if known := self._log.find(key):
             return known
         # A task of its own, so that its answer still arrives and is logged if the run ends.
@@ -214,12 +204,8 @@ class LiteLLMEngine:
             request.exception()  # mark the exception as retrieved, because no caller may be waiting for it any more
 
     async def _request(self, conversation: list[Message], parameters: dict[str, Any], key: str) -> Completion:
-        send = retrying(
-            self._flags.attempts,
-            first_pause=0.5,
-            longest_pause=self._longest_backoff,
-            retry=lambda error: isinstance(error, ProviderFailure),
-        )
+        backoff = self._longest_backoff
+        send = retrying(self._flags.attempts, first_pause=0.5, longest_pause=backoff, retry=ProviderFailure)
         answer: _Answer = await send(self._in_turn, conversation, parameters)
         if answer[0].finish_reason == "prompt_too_long":
             # As in the project's own engine, the answer may take what the conversation leaves of the context.
@@ -252,11 +238,13 @@ class LiteLLMEngine:
     async def _send(self, conversation: list[Message], parameters: Mapping[str, Any]) -> _Answer:
         response, body = await self._response(conversation, parameters)
         if (inside := error_inside(body)) is not None:
-            return self._refused(ProviderError.inside(inside)), None
+            return self._refused(inside), None
         try:
-            if isinstance(response, Exception) and "choices" not in body:
+            if not isinstance(response, Exception):
+                return self._completion(response.model_dump(), body)
+            if "choices" not in body:
                 raise response
-            return self._completion(response, body)
+            return self._completion({}, body)
         except Exception as error:
             if hasattr(error, "status_code"):
                 return self._refused(ProviderError.raised(error)), None
@@ -310,19 +298,17 @@ class LiteLLMEngine:
             self._next = max(self._next, time.monotonic() + error.pause)
         raise end(message)
 
-    def _completion(self, response: Any, body: Body) -> _Answer:
+    def _completion(self, read: Body, body: Body) -> _Answer:
         """The completion and the usage of a response.
 
         Args:
-            response: As LiteLLM reads it, or its error. It makes some providers' calls of tools into the JSON that was
-                asked for.
+            read: LiteLLM's reading, {} if it rejects the response. It makes some providers' calls of tools into the
+                JSON that was asked for.
             body: As the provider sent it.
         """
-        rejected = isinstance(response, Exception)
-        read = {} if rejected else response.model_dump()
-        as_sent = rejected or ("choices" in body and self._schema is None)
+        as_sent = not read or ("choices" in body and self._schema is None)
         text, reason, message = read_answer(body if as_sent else read, read)
-        said = body if rejected else read
+        said = read or body
         usage = usage_of(said)
         tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
         cost = self._cost(usage, said.get("model"), **tokens) if usage else None
@@ -366,11 +352,6 @@ class LiteLLMEngine:
         if self._schema is None or not self._litellm.supports_response_schema(self._model, self._provider):
             return None
         return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": self._schema}}
-
-    def _key(self, conversation: Sequence[Message], parameters: Mapping[str, Any], call: Call) -> str:
-        content = [self._provider, self._flags.api_base, self._model, parameters, list(conversation), list(call)]
-        text = json.dumps(content, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _one_line(self, text: str) -> str:
         """A provider's text in one line, without keys, and without the traceback that LiteLLM puts into some."""

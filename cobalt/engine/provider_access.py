@@ -17,6 +17,7 @@ import httpx
 from cobalt.engine.api_flags import ApiFlags
 from cobalt.stage.environment import environment_variables, names_a_secret
 from cobalt.stage.errors import ServiceDown, UserError
+from cobalt.stage.servers import server_url
 
 logger = logging.getLogger(__name__)
 
@@ -83,53 +84,38 @@ def import_litellm() -> Any:
     return litellm
 
 
-def find_provider(litellm: Any, flags: ApiFlags) -> tuple[str, str]:
-    """The model's name without its provider, and the provider's name in LiteLLM.
+def find_access(litellm: Any, flags: ApiFlags, credentials: Credentials) -> tuple[str, str, str, dict[str, Any]]:
+    """The names of the model and its provider in LiteLLM, the variable that holds the key, and arguments for LiteLLM.
 
     Raises:
-        UserError: LiteLLM knows no provider of the model.
+        UserError: `api_base` is not a plain URL of a server, LiteLLM knows no provider of the model, or there is no
+            key; the message names the flag or the variable.
     """
-    name = flags.model_name
-    if flags.api_base:
-        return name, "openai"
+    name, base = flags.model_name, flags.api_base
+    if base is not None:
+        url = server_url(base)
+        if url is None or url.userinfo or url.query:
+            raise UserError(
+                "--api_base is not a URL such as http://127.0.0.1:8000/v1, without user, password and query"
+            )
+        own = credentials.get("OPENAI_API_KEY") or _NO_KEY
+        return name, "openai", "OPENAI_API_KEY", {"api_base": base, "api_key": own}
     try:
-        model, provider, _, _ = litellm.get_llm_provider(name)
+        model, provider, _, _ = map(str, litellm.get_llm_provider(name))
     except litellm.BadRequestError:
         raise UserError(
             f"LiteLLM knows no provider of model {name!r}: give its name as PROVIDER/MODEL, or --api_base with the"
             " URL of an OpenAI-compatible server"
         ) from None
-    return str(model), str(provider)
-
-
-def find_access(litellm: Any, flags: ApiFlags, provider: str, credentials: Credentials) -> tuple[str, dict[str, Any]]:
-    """The variable that holds the key, and the arguments for LiteLLM.
-
-    Raises:
-        UserError: there is no key; the message names the variable.
-    """
-    if flags.api_base:
-        own = credentials.get("OPENAI_API_KEY") or _NO_KEY
-        return "OPENAI_API_KEY", {"api_base": flags.api_base, "api_key": own}
     if provider.startswith(("bedrock", "sagemaker")):
         values = {name.lower(): value for name in _AWS if (value := credentials.get(name))}
-        return " and ".join(_AWS[:2]), values  # boto3 finds others, such as those of a profile
-    missing = litellm.validate_environment(flags.model_name)["missing_keys"]
+        return model, provider, " and ".join(_AWS[:2]), values  # boto3 finds others, such as those of a profile
+    missing = litellm.validate_environment(name)["missing_keys"]
     variable = next(iter(missing), f"{provider.upper()}_API_KEY")
     key = credentials.get(variable)
     if key is None and (missing or variable in os.environ):  # a variable that is set but empty is not a key
-        raise UserError(f"there is no key for {flags.model_name!r}: set {variable} in the environment")
-    return variable, {"api_key": key} if key else {}
-
-
-def check_url(base: str) -> None:
-    """Raise UserError if `api_base` is not a plain URL of a server."""
-    try:
-        url = httpx.URL(base)
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
-        raise UserError("--api_base is not a URL such as http://127.0.0.1:8000/v1, without user, password and query")
+        raise UserError(f"there is no key for {name!r}: set {variable} in the environment")
+    return model, provider, variable, {"api_key": key} if key else {}
 
 
 async def check_listening(base: str) -> None:

@@ -92,14 +92,6 @@ class ProviderError:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def inside(cls, error: object) -> Self:
-        """The error that stands inside a response with status 200: an object of OpenAI's form, or a text."""
-        details = error if isinstance(error, Mapping) else {}
-        names = [str(details.get(name)) for name in ("code", "status", "status_code", "type")]
-        status = next((int(name) for name in names if re.fullmatch(r"[45]\d\d", name)), _UNNAMED_STATUS)
-        return cls(status, str(details.get("message") or error), str(error).lower())
-
-    @classmethod
     def raised(cls, error: Exception) -> Self:
         """The error that LiteLLM raised; what the provider sent is often in the errors behind it alone."""
         parts = []
@@ -147,20 +139,23 @@ def read_body(original: object) -> Body:
     return original if isinstance(original, Mapping) else {}
 
 
-def error_inside(body: Body) -> object:
+def error_inside(body: Body) -> ProviderError | None:
     """The error that stands in the body of a response with status 200, or None: of the whole body, or of its choice.
 
-    A choice whose finish reason is a failure has an error, even if nothing describes it. Some providers send an empty
-    error with every answer.
+    An error is an object of OpenAI's form, or a text. A choice whose finish reason is a failure has an error, even if
+    nothing describes it. Some providers send an empty error with every answer.
     """
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-    for error in (body.get("error"), choice.get("error")):
-        if any(map(error.get, ("message", "code", "type"))) if isinstance(error, Mapping) else error:
-            return error
     reason = str(choice.get("finish_reason") or "").lower()
-    if reason in _FAILED or reason.endswith("_error"):
-        return f"the provider ended the answer with finish_reason {reason!r}"
+    failed = reason in _FAILED or reason.endswith("_error")
+    ended = f"the provider ended the answer with finish_reason {reason!r}" if failed else ""
+    for error in (body.get("error"), choice.get("error"), ended):
+        details = error if isinstance(error, Mapping) else {"message": error}
+        if any(map(details.get, ("message", "code", "type"))):
+            names = [str(details.get(name)) for name in ("code", "status", "status_code", "type")]
+            status = next((int(name) for name in names if re.fullmatch(r"[45]\d\d", name)), _UNNAMED_STATUS)
+            return ProviderError(status, str(details.get("message") or error), str(error).lower())
     return None
 
 

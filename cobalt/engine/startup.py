@@ -111,7 +111,7 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
     the engine's process must not have.
 
     Raises:
-        UserError: vLLM is built for another device, or there are fewer GPUs than the engine needs.
+        UserError: vLLM is built for another device, or refuses the settings, such as for too few GPUs.
         InfrastructureError: vLLM did not start; the message has its first error.
         KeyboardInterrupt: Ctrl-C or SIGTERM; nothing is left of the engine.
     """
@@ -163,10 +163,11 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
 
     on_gpu = not current_platform.is_cpu()
     device: Device = "gpu" if on_gpu else "cpu"
-    _check_device(settings, device, current_platform.device_count() if on_gpu else 0)
-    options: dict[str, Any] = {}
+    if settings.device not in ("auto", device):
+        raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {device.upper()}s")
+    options: dict[str, Any]
     if on_gpu:
-        options["gpu_memory_utilization"] = settings.gpu_memory_utilization
+        options = {"gpu_memory_utilization": settings.gpu_memory_utilization}
         os.environ.pop("OMP_NUM_THREADS")
         # vLLM 0.24 samples with FlashInfer, whose kernel is compiled when an engine starts: by nvcc, of a CUDA toolkit,
         # which a GPU's node need not have.
@@ -174,16 +175,15 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
     else:
         # vLLM 0.28 rewinds a request's own random generator after each chunk of a prompt, which a CPU generator
         # cannot do. Without chunks there is nothing to rewind.
-        options["enable_chunked_prefill"] = False
         # Attention computes whole blocks, and prompts share whole blocks. vLLM's own choice for CPUs is 128 tokens;
         # its kernels for them want multiples of 32.
-        options["block_size"] = 32
-    if not on_gpu and settings.tensor_parallel_size == 1:
-        # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker process, and
-        # the engine's process would use a whole core to wait for it.
-        from cobalt.engine.vllm_executor import BoundExecutor
+        options = {"enable_chunked_prefill": False, "block_size": 32}
+        if settings.tensor_parallel_size == 1:
+            # The class and not its name "uni", which vLLM changes to "mp" on a CPU. That would start a worker process,
+            # and the engine's process would use a whole core to wait for it.
+            from cobalt.engine.vllm_executor import BoundExecutor
 
-        options["distributed_executor_backend"] = BoundExecutor
+            options["distributed_executor_backend"] = BoundExecutor
     dtype = settings.dtype or default_dtype(on_gpu=on_gpu)
     arguments = AsyncEngineArgs(
         model=settings.model,
@@ -204,18 +204,6 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
         return AsyncLLM.from_engine_args(arguments), device, dtype
     finally:
         utils.get_mp_context = own
-
-
-def _check_device(settings: VllmSettings, device: str, gpus: int) -> None:
-    """Raises UserError where the engine asks for another device, or more GPUs, than there are."""
-    if settings.device not in ("auto", device):
-        profile = {"cpu": "GPUs, and not for CPUs", "gpu": "CPUs, and not for GPUs"}[settings.device]
-        raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {profile}")
-    if device == "gpu" and gpus < settings.tensor_parallel_size:
-        raise UserError(
-            f"tensor_parallel_size={settings.tensor_parallel_size} needs as many GPUs, and this machine has {gpus}:"
-            " lower the setting"
-        )
 
 
 class _Interrupted(BaseException):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from cobalt.engine.base import Call, Completion, GenerationSettings
-from cobalt.engine.model_check import NO_TEMPLATE
 from cobalt.engine.model_name import fingerprint, model_name
 from cobalt.engine.startup import EngineOutput, start
 from cobalt.engine.vllm_settings import VllmSettings, with_checked_model
@@ -26,7 +25,7 @@ from cobalt.episode.chat_template import (
     render_prompts,
     template_arguments,
 )
-from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
+from cobalt.stage.errors import InfrastructureError, ServiceDown
 
 
 class VllmEngine:
@@ -72,8 +71,6 @@ class VllmEngine:
     def _prepare(self) -> None:
         # vLLM's own tokenizer is used by the thread that renders the prompts of OpenAI's routes.
         self._tokenizer = copy.deepcopy(self.llm.get_tokenizer())
-        if not getattr(self._tokenizer, "chat_template", True):  # some tokenizers bring a template of another kind
-            raise UserError(NO_TEMPLATE.format(model=self.settings.model))
         head_of_responses(self._tokenizer, {})  # raises if the template cannot be used, before the first request
         # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
         # have the token with which the template ends a turn.
@@ -161,7 +158,7 @@ class VllmEngine:
         if output.finish_reason not in ("stop", "length"):  # cut off, such as by the engine's end: not an answer
             raise InfrastructureError(f"the engine ended a completion early ({output.finish_reason})")
         return Completion(
-            text=opened + self._clean(output.text),
+            text=opened + without_end(self._tokenizer, output.text),
             finish_reason=output.finish_reason,
             prompt_tokens=len(tokens),
             completion_tokens=len(output.token_ids),
@@ -177,10 +174,10 @@ class VllmEngine:
         if self.llm.errored:
             raise ServiceDown(f"vLLM's engine has died{self._output.failure()}")
 
-    def _clean(self, text: str) -> str:
-        """Remove the end-of-turn token; other special tokens stay, because thinking tags may be among them."""
-        end = self._tokenizer.eos_token
-        return text.removesuffix(end) if end else text
+
+def without_end(tokenizer: Any, text: str) -> str:
+    """A response without the end token; other special tokens stay, because thinking tags may be among them."""
+    return text.removesuffix(getattr(tokenizer, "eos_token", None) or "")
 
 
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:

@@ -57,7 +57,8 @@ async def judging_processes(settings: JudgeSettings) -> AsyncIterator[UrlJudge]:
                 sockets.append(Path(folder) / str(index))
                 of_child = settings.model_copy(update={"concurrency": share}).model_dump(mode="json") | _NO_LIMITS
                 errors = stack.enter_context(tempfile.TemporaryFile())
-                children.append(AppProcess("judge", of_child, ["--uds", str(sockets[-1])], errors, environment))
+                asked = {"settings": of_child, "socket": str(sockets[-1])}
+                children.append(AppProcess("judge", asked, errors, environment))
             await asyncio.gather(*(asyncio.to_thread(child.port) for child in children))
             async with UrlJudge([f"unix:{path}" for path in sockets], token) as judge:
                 yield judge

@@ -7,7 +7,6 @@ are kept; a log that has grown is rotated.
 import contextlib
 import logging
 import os
-import select
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,21 +47,20 @@ def started_servers(
         UserError: a port is in use, a setting or the model is wrong, or bubblewrap is not installed.
         InfrastructureError: an app did not start, or the Hub does not answer; the message has the folder of the logs.
     """
-    of_judge, _ = check_settings(judge, engine)
     wanted = [] if engine is None else [("engine", engine)]
-    wanted += [("judge", {**judge, "concurrency": share}) for share in shares(of_judge.sandboxes)]
+    wanted += [("judge", {**judge, "concurrency": share}) for share in shares(_checked_sandboxes(judge, engine))]
     logger.info("starting the judge%s", " and the engine; this takes half a minute" if engine else "")
     with system_errors("cannot make the folder of the logs"):
         folder = new_log_folder()
     with ExitStack() as stack:
         servers = []
         for index, (name, settings) in enumerate(wanted):
-            flags = ["--port", str(http_port + index if http_port else 0), "--log", str(folder / f"{name}{index}.log")]
+            asked = {"settings": settings, "port": http_port + index if http_port else 0}
             errors = stack.enter_context((folder / f"{name}{index}.stderr").open("a+b"))
-            servers.append(AppProcess(name, settings, flags, errors))
+            servers.append(AppProcess(name, asked | {"log": str(folder / f"{name}{index}.log")}, errors))
             stack.callback(servers[-1].end, _SECONDS_TO_END)
         try:
-            ports = _ports(servers)
+            ports = {server: server.port() for server in reversed(servers)}  # the engine takes the longest
         except InfrastructureError as error:
             raise InfrastructureError(f"{error} (logs: {folder})") from None
         urls = {server: f"http://127.0.0.1:{ports[server]}{ROUTES[server.name]}" for server in servers}
@@ -85,10 +83,8 @@ def variables(servers: Servers) -> dict[str, str]:
     return urls
 
 
-def check_settings(
-    judge: Mapping[str, Any], engine: Mapping[str, Any] | None
-) -> tuple[ServiceSettings, EngineServiceSettings | None]:
-    """Check everything about the two apps that shows before they start; returns their settings.
+def _checked_sandboxes(judge: Mapping[str, Any], engine: Mapping[str, Any] | None) -> int:
+    """Check everything about the two apps that shows before they start; returns the judge's number of sandboxes.
 
     Raises:
         UserError: a setting is unknown or has a bad value or needs Ray Serve, or the model is not there or has no chat
@@ -97,29 +93,15 @@ def check_settings(
     from cobalt.engine.model_check import check_model
 
     of_judge = ServiceSettings.from_mapping(judge, os.environ)
-    of_engine = None
+    replicas = {("remote_reward_server:app", "evaluator"): of_judge.num_replicas or 1}
     if engine is not None:
         of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)
         check_model(of_engine.model)
-        _check_replicas(of_engine.num_replicas, f"vllm_engine_actor:app model={of_engine.model}", "vllm_actor")
-    _check_replicas(of_judge.num_replicas or 1, "remote_reward_server:app", "evaluator")
-    return of_judge, of_engine
-
-
-def _check_replicas(replicas: int, app: str, name: str) -> None:
-    if replicas > 1:
-        raise UserError(
-            f"num_replicas={replicas}: only Ray Serve has replicas; start a Ray cluster and `serve run {app}"
-            f" num_replicas={replicas} --name {name} --route-prefix /{name}`"
-        )
-
-
-def _ports(servers: list[AppProcess]) -> dict[AppProcess, int]:
-    """The ports of servers that start at the same time; the first that cannot start ends the wait."""
-    waiting = {server.output: server for server in servers}
-    ports = {}
-    while waiting:
-        for stream in select.select(list(waiting), [], [])[0]:
-            server = waiting.pop(stream)
-            ports[server] = server.port()
-    return ports
+        replicas[f"vllm_engine_actor:app model={of_engine.model}", "vllm_actor"] = of_engine.num_replicas
+    for (app, name), number in replicas.items():
+        if number > 1:
+            raise UserError(
+                f"num_replicas={number}: only Ray Serve has replicas; start a Ray cluster and `serve run {app}"
+                f" num_replicas={number} --name {name} --route-prefix /{name}`"
+            )
+    return of_judge.sandboxes

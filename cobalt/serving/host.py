@@ -1,16 +1,16 @@
 """The judge's or the engine's app under uvicorn, as a child process (`cobalt.serving.children` starts it).
 
-    python -m cobalt.serving.host judge|engine [--port P | --uds PATH] [--log FILE]
+    python -m cobalt.serving.host judge|engine
 
-The first line of standard input has the app's settings as a JSON object; `COBALT_JUDGE_*` and `COBALT_VLLM_*` variables
-count as always. The process ends when its standard input ends, and so with its parent, however that ends. It listens on
-127.0.0.1 alone, where the judge is at `/evaluator` and the engine at `/vllm_actor`; on a Unix socket it is at `/`.
+The first line of standard input is a JSON object with the app's `settings`, the `port` on 127.0.0.1 (0: a free one) or
+the path of a Unix `socket`, and the `log`, a file for messages, which otherwise go to standard error. `COBALT_JUDGE_*`
+and `COBALT_VLLM_*` variables count as always. The process ends when its standard input ends, and so with its parent,
+however that ends. On a port the judge is at `/evaluator` and the engine at `/vllm_actor`; on a socket it is at `/`.
 
 It answers with one line of JSON on standard output: `{"port": 8000}` (0 on a Unix socket) when requests are answered,
 or `{"error": "...", "mistake": true}` if it cannot start; `mistake` is false for what is not the user's mistake.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -36,13 +36,7 @@ _SECONDS_TO_END = 10.0  # for requests in flight when the process is to end
 
 def main() -> None:
     """Serve one app until standard input ends; exit code 1 if it could not start."""
-    parser = argparse.ArgumentParser(prog="python -m cobalt.serving.host", description=__doc__.partition("\n")[0])
-    parser.add_argument("app", choices=ROUTES)
-    listen = parser.add_mutually_exclusive_group()
-    listen.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; a free one by default")
-    listen.add_argument("--uds", type=Path, help="path of a Unix socket")
-    parser.add_argument("--log", type=Path, help="file for messages; standard error by default")
-    arguments = parser.parse_args()
+    asked = json.loads(sys.stdin.readline())
     # What libraries print must not come between the lines of the answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
@@ -51,13 +45,12 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):
             answers.write(json.dumps(fields) + "\n")
 
-    handler = RotatingFileHandler(arguments.log, maxBytes=LOG_BYTES, backupCount=1) if arguments.log else None
+    handler = RotatingFileHandler(asked["log"], maxBytes=LOG_BYTES, backupCount=1) if "log" in asked else None
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler] if handler else None)
     try:
-        settings = json.loads(sys.stdin.readline())
-        with _listening(arguments.port, arguments.uds) as listener:
-            asyncio.run(_serve(arguments.app, settings, listener, answer))
+        with _listening(asked.get("port", 0), asked.get("socket")) as listener:
+            asyncio.run(_serve(sys.argv[1], asked["settings"], listener, answer))
     except CobaltError as error:
         answer(error=str(error), mistake=isinstance(error, UserError))
         sys.exit(1)
@@ -65,10 +58,10 @@ def main() -> None:
         sys.exit(130)
 
 
-def _listening(port: int, path: Path | None) -> socket.socket:
+def _listening(port: int, path: str | None) -> socket.socket:
     if path is not None:
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(path))
+        listener.bind(path)
         return listener
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

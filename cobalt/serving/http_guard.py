@@ -13,15 +13,15 @@ from typing import Any, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
-from cobalt.stage.json_measure import MOST_LEVELS, JsonMeasure, TooManyValues
-from cobalt.stage.rows import decode_json
+from cobalt.stage.records import checked
+from cobalt.stage.rows import MOST_LEVELS, JsonMeasure, TooManyValues, decode_json
 
 # Headers that proxies set: the visible address is then not the sender's.
 _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
@@ -39,9 +39,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class Refused(HTTPException):
     """Raised to refuse a request: the HTTP status of the answer, and the reason."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(status, reason)
 
 
 def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
@@ -99,11 +96,7 @@ def parsed(kind: type[Model], payload: object) -> Model:
     """
     if not isinstance(payload, dict):
         raise UserError("the body must be one JSON object")
-    try:
-        return kind.model_validate(payload)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"field {'.'.join(map(str, first['loc']))!r}: {first['msg']}") from None
+    return checked(TypeAdapter(kind), payload)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -4,7 +4,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.judge.settings import JudgeSettings
-from cobalt.stage.settings import check_token
+
+_SHORTEST_TOKEN = 16
 
 
 class HttpSettings(BaseModel):
@@ -33,7 +34,12 @@ class HttpSettings(BaseModel):
     @field_validator("token")
     @classmethod
     def _fit_a_header(cls, token: SecretStr | None) -> SecretStr | None:
-        return check_token(token)
+        text = token.get_secret_value() if token is not None else ""
+        if token is not None and len(text) < _SHORTEST_TOKEN:
+            raise ValueError(f"a token must have {_SHORTEST_TOKEN} characters or more")
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError("a token must consist of printable ASCII characters, without blanks")
+        return token
 
 
 class ServiceSettings(HttpSettings, JudgeSettings):

@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import IO, Any
 
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
@@ -24,27 +23,24 @@ class AppProcess:
 
     Args:
         name: "judge" or "engine".
-        settings: The app's settings.
-        flags: Of `cobalt.serving.host`: where it listens and writes its log.
+        asked: What `cobalt.serving.host` reads: the app's settings, where it listens, and its log.
         errors: File for its standard error, open for reading; for `rotate_errors` one with a name, open for appending.
         environment: Its environment; None: that of this process.
 
     Attributes:
         ended: A descriptor that is readable when the child has ended.
-        output: The child's standard output, which has its answer.
     """
 
     def __init__(
         self,
         name: str,
-        settings: Mapping[str, Any],
-        flags: Sequence[str],
+        asked: Mapping[str, Any],
         errors: IO[bytes],
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.errors = name, errors
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cobalt.serving.host", name, *flags],
+            [sys.executable, "-m", "cobalt.serving.host", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -53,10 +49,10 @@ class AppProcess:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._input, self.output = self._process.stdin, self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
         self.ended = os.pidfd_open(self._process.pid)
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and its errors say why
-            self._input.write(json.dumps(dict(settings)).encode() + b"\n")
+            self._input.write(json.dumps(dict(asked)).encode() + b"\n")
             self._input.flush()
 
     def port(self) -> int:
@@ -66,7 +62,7 @@ class AppProcess:
             UserError: a setting is wrong, or the port is in use.
             InfrastructureError: the app did not start.
         """
-        answer = json.loads(self.output.readline() or b"{}")
+        answer = json.loads(self._output.readline() or b"{}")
         if "port" in answer:
             return int(answer["port"])
         if answer.get("mistake"):
@@ -78,8 +74,6 @@ class AppProcess:
         """The last line of its standard error."""
         begin = max(0, os.fstat(self.errors.fileno()).st_size - _MOST_ERRORS)
         said = os.pread(self.errors.fileno(), _MOST_ERRORS, begin)
-        if not said and (older := Path(f"{self.errors.name}.1")).exists():  # it has just been rotated
-            said = older.read_bytes()[-_MOST_ERRORS:]
         return last_line(said.decode(errors="replace"))
 
     def rotate_errors(self) -> None:
@@ -105,4 +99,4 @@ class AppProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             os.close(self.ended)
-            self.output.close()
+            self._output.close()

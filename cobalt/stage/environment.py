@@ -47,17 +47,15 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(_PASSED_ON) and name not in _OF_ONE_NODE and not _is_secret(name, value)
+        if name.startswith(_PASSED_ON)
+        and name not in _OF_ONE_NODE
+        and not (names_a_secret(name) or _SECRET_VALUE.fullmatch(value))
     }
 
 
 def names_a_secret(name: str) -> bool:
     """Whether a variable, flag or setting of this name holds a key, a token or a password: WANDB_API_KEY, hf-token."""
     return _SECRET_NAME.fullmatch(name) is not None
-
-
-def _is_secret(name: str, value: str) -> bool:
-    return names_a_secret(name) or _SECRET_VALUE.fullmatch(value) is not None
 
 
 @contextlib.contextmanager

@@ -24,7 +24,10 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
     """
     read = list(inputs)
     for path in read:
-        _check_readable(path)
+        with system_errors(f"cannot read {path}"):
+            if path.exists() and not path.is_dir() and not path.is_file():
+                raise UserError(f"cannot read {path}: it is a pipe or a device, and the file is read more than once")
+            path.open("rb").close()
     written: set[str] = set()
     for result in results:
         check_result_path(result)
@@ -55,10 +58,3 @@ def check_result_path(path: Path) -> None:
             raise UserError(f"'{path}' is a folder: name a file, as in {path / 'result.jsonl'}")
         if not path.name or (path.exists() and not path.is_file()):
             raise UserError(f"'{path}' is not a file that a result can be written to: give the result a file name")
-
-
-def _check_readable(path: Path) -> None:
-    with system_errors(f"cannot read {path}"):
-        if path.exists() and not path.is_dir() and not path.is_file():
-            raise UserError(f"cannot read {path}: it is a pipe or a device, and the file is read more than once")
-        path.open("rb").close()

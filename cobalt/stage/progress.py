@@ -70,9 +70,9 @@ async def ticking(state: Callable[[], Standing], *, desc: str, unit: str) -> Asy
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} {unit}s{postfix}"
     bar = track(total=state().total, desc=desc, unit=unit, bar_format=layout)
 
-    def show() -> None:
+    def show(*, drawn: bool = True) -> None:
         bar.n, bar.total, words = state()
-        bar.set_postfix_str(words)
+        bar.set_postfix_str(words, drawn)
 
     async def tick() -> None:
         while True:
@@ -84,6 +84,5 @@ async def ticking(state: Callable[[], Standing], *, desc: str, unit: str) -> Asy
         yield
     finally:
         ticker.cancel()
-        bar.n, bar.total, words = state()
-        bar.set_postfix_str(words, refresh=False)
+        show(drawn=False)
         bar.close()

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from cobalt.stage.errors import UserError
-from cobalt.stage.json_measure import MOST_LEVELS, MOST_VALUES, JsonMeasure
 
 LARGEST_ROW = 1 << 29
 """Bytes of a row's JSON, unpacked, and of an array. LiveCodeBench's largest rows, which hold tests, have somewhat over
@@ -35,6 +34,14 @@ shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
 
+MOST_LEVELS = 100
+"""Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
+MOST_VALUES = 4_000_000
+"""Most values of a JSON text that is not a line of a file, such as a field of one."""
+
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_COPIED = 1 << 20  # bytes that are looked at, at a time
+_TOO_LARGE = 10**LONGEST_NUMBER
 _PIECE = sys.int_info.str_digits_check_threshold  # digits that `int` accepts under every limit
 _OTHER_FORMS = (
     (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),
@@ -104,6 +111,53 @@ def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> 
     return value
 
 
+class TooManyValues(UserError):
+    """A JSON text has more values than its reader accepts."""
+
+
+class JsonMeasure:
+    """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
+
+    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes. What quoted strings hold is not
+    counted, so that long strings are never refused.
+    """
+
+    def __init__(self, most_values: int, most_levels: int) -> None:
+        self._most_values, self._most_levels = most_values, most_levels
+        self._values, self._levels, self._quotes = 1, 0, 0
+        self._escape = b""  # a backslash whose character has not arrived
+
+    def add(self, piece: bytes) -> None:
+        """Count the next piece of the text, of any size.
+
+        Raises:
+            TooManyValues: the text has more than `most_values` values.
+            UserError: it has more than `most_levels` levels, or closes more than it opens.
+        """
+        for start in range(0, len(piece), _COPIED):
+            self._add(piece[start : start + _COPIED])
+
+    def _add(self, piece: bytes) -> None:
+        text = self._escape + piece
+        escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
+        self._escape = text[len(text) - escaped :]
+        text = text[: len(text) - escaped].replace(b"\\\\", b"").replace(b'\\"', b"")
+        quotes = text.count(b'"')
+        if self._quotes + quotes > 4 * self._most_values + 2:  # each value has a string, and as a member a name
+            raise TooManyValues(f"more than {self._most_values} values")
+        outside = b"".join(text.split(b'"')[self._quotes % 2 :: 2])
+        self._quotes += quotes
+        for bracket in outside.translate(None, _NOT_BRACKETS):
+            self._levels += 1 if bracket in b"[{" else -1
+            if self._levels > self._most_levels:
+                raise UserError(f"nested too deeply (more than {self._most_levels} levels)")
+            if self._levels < 0:
+                raise UserError("not valid JSON (it closes more than it opens)")
+        self._values += outside.count(b"[") + outside.count(b"{") + outside.count(b",")
+        if self._values > self._most_values:
+            raise TooManyValues(f"more than {self._most_values} values")
+
+
 def parse_json(text: str) -> Any:
     """`json.loads`, also for integers that are longer than Python's limit.
 
@@ -142,7 +196,9 @@ def _json_text(value: Any, ensure_ascii: bool) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_json_text(item, ensure_ascii) for item in value) + "]"
     if isinstance(value, int) and not isinstance(value, bool):
-        return _long_digits(int(value))
+        if abs(value) >= _TOO_LARGE:  # the conversion of many digits takes long
+            raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
+        return f"{Decimal(int(value)):f}"  # exact, and under no limit
     if isinstance(value, float) and not math.isfinite(value):
         return "null" if math.isnan(value) else "1e999" if value > 0 else "-1e999"
     return json.dumps(value, ensure_ascii=ensure_ascii)
@@ -158,15 +214,6 @@ def _long_integer(digits: str) -> int:
         piece = digits[start : start + _PIECE]
         number = number * 10 ** len(piece) + int(piece)
     return number
-
-
-def _long_digits(number: int) -> str:
-    if number.bit_length() > 4 * LONGEST_NUMBER:  # the conversion of many digits takes long
-        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
-    digits = f"{Decimal(number):f}"  # exact, and under no limit
-    if len(digits.removeprefix("-")) > LONGEST_NUMBER:
-        raise ValueError(f"a number has more than {LONGEST_NUMBER} digits")
-    return digits
 
 
 def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
@@ -210,7 +257,7 @@ def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[st
                 if line.startswith(b"{") and not whole:
                     advice = "; the file seems to be cut off there"
                 raise UserError(f"{path}, {position}: {error}{advice}") from None
-            yield position, _without_nan(value) if b"NaN" in line else value
+            yield position, plain(value) if b"NaN" in line else value
 
 
 def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
@@ -224,7 +271,7 @@ def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
         raise UserError(
             f"{path}: {error}; it begins with '[', and so it is read as one array of objects: {_LINES_OR_ARRAY}"
         ) from None
-    for number, value in enumerate(_without_nan(values) if b"NaN" in content else values, 1):
+    for number, value in enumerate(plain(values) if b"NaN" in content else values, 1):
         yield f"item {number}", value
 
 
@@ -243,35 +290,23 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
                     unpacked += batch.nbytes
                     _check_size(path, f"row {number}", batch.nbytes, unpacked)
                     [row] = batch.to_pylist()
-                    yield f"row {number}", plain_row(row)
+                    yield f"row {number}", plain(row)
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"{path} is not a whole Parquet file ({reason})") from None
 
 
-def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table as JSON can hold it; NaN as the value of a field is None."""
-    plain: dict[str, Any] = _without_nan(_plain(row))
-    return plain
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it. NaN as a field of an object is None; as an item it may be the argument of a test."""
+    if isinstance(value, Mapping):
+        return {
+            str(name): None if isinstance(part, float) and math.isnan(part) else plain(part)
+            for name, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
     if isinstance(value, date | time):
         return value.isoformat()
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _without_nan(value: Any) -> Any:
-    """A value in which NaN as a field of an object is None. As an item of a list it may be the argument of a test."""
-    if isinstance(value, dict):
-        return {
-            name: None if isinstance(part, float) and math.isnan(part) else _without_nan(part)
-            for name, part in value.items()
-        }
-    return [_without_nan(part) for part in value] if isinstance(value, list) else value

@@ -105,22 +105,20 @@ class Servers:
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
         """The answers to `GET path` of all servers that answer; raises as `post`."""
+        ends: list[Any] = await asyncio.gather(
+            *(self._retrying(self._send, server, path, None, accept) for server in self._servers),
+            return_exceptions=True,
+        )
         failures: list[InfrastructureError] = []
-
-        async def ask(server: _Server) -> list[httpx.Response]:
-            try:
-                return [await self._retrying(self._send, server, path, None, accept)]
-            except httpx.RequestError:
-                failures.append(self._down())
-            except InfrastructureError as error:
-                if not server.out:  # it would get requests, and nobody would know its answer
-                    raise
-                failures.insert(0, error)
-            return []
-
-        answers = [answer for one in await asyncio.gather(*map(ask, self._servers)) for answer in one]
+        for server, end in zip(self._servers, ends, strict=True):
+            # A server that is not left out would get requests, and nobody would know its answer.
+            if isinstance(end, InfrastructureError) and server.out:
+                failures.append(end)
+            elif isinstance(end, BaseException) and not isinstance(end, httpx.RequestError):
+                raise end
+        answers = [end for end in ends if isinstance(end, httpx.Response)]
         if not answers:
-            raise failures[0]
+            raise failures[0] if failures else self._down()
         return answers
 
     async def describe(self) -> dict[str, Any]:
@@ -132,9 +130,9 @@ class Servers:
         """
         if self._description is None:
             answers = await self.ask_all("/describe")
-            first = _mapping(answers[0])
+            first = _object(answers[0])
             for answer in answers:
-                self._check(answer, first)
+                _check(answer, first)
             self._description = first
         return self._description
 
@@ -179,7 +177,7 @@ class Servers:
             return None
         if self._description is not None and answer.is_success:
             try:
-                self._check(answer, self._description)
+                _check(answer, self._description)
             except UserError as error:
                 logger.warning("%s: it gets no requests", error)
                 return error
@@ -198,15 +196,6 @@ class Servers:
         if answer.status_code in (408, 409, 429) or answer.is_server_error:
             raise InfrastructureError(reason)
         raise UserError(reason)
-
-    def _check(self, answer: httpx.Response, first: dict[str, Any]) -> None:
-        description = _mapping(answer)
-        for field in sorted({*first, *description}):
-            if first.get(field) != description.get(field):
-                raise UserError(
-                    f"{answer.request.url} has {field}={description.get(field)}, and another or the same server before"
-                    f" {first.get(field)}: results would depend on who answers; start all with the same settings"
-                )
 
     def _down(self) -> ServiceDown:
         return ServiceDown(f"{self.name} does not answer at {', '.join(self.urls)}: {self._advice}")
@@ -227,7 +216,7 @@ class _Server:
         self._clients: list[httpx.AsyncClient] = []
         self._idle: list[httpx.AsyncClient] = []
         self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-        parsed = _parsed(url if self._socket is None else "http://localhost")
+        parsed = server_url(url if self._socket is None else "http://localhost")
         if parsed is None:
             raise UserError(f"{name}: {url!r} is not the URL of a server, such as http://127.0.0.1:8000")
         self._base = parsed
@@ -313,29 +302,37 @@ def encode(value: Any) -> bytes:
 
 def reason_of(answer: httpx.Response) -> str:
     """Why a server refuses, in its own words: of this project's apps, of OpenAI's routes, or of others."""
-    body = _object(answer) or {}
+    body = _object(answer)
     reason = body.get("error") or body.get("detail") or body.get("message")
     if isinstance(reason, dict):
         reason = reason.get("message")
     return str(reason) if reason else f"status {answer.status_code} {answer.text[:200].strip()}".strip()
 
 
-def _object(answer: httpx.Response) -> dict[str, Any] | None:
-    """An answer that is a JSON object; None for others."""
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    """An answer that is a JSON object; {} for others."""
     try:
         body = json.loads(answer.content)
     except ValueError:
-        return None
-    return body if isinstance(body, dict) else None
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
-def _mapping(answer: httpx.Response) -> dict[str, Any]:
-    if (description := _object(answer)) is None:
+def _check(answer: httpx.Response, first: dict[str, Any]) -> None:
+    """Raise UserError unless an answer is a description, and the same as the first one."""
+    description = _object(answer)
+    if not description:
         raise UserError(f"{answer.request.url} does not answer with a description: it is another kind of server")
-    return description
+    for field in sorted({*first, *description}):
+        if first.get(field) != description.get(field):
+            raise UserError(
+                f"{answer.request.url} has {field}={description.get(field)}, and another or the same server before"
+                f" {first.get(field)}: results would depend on who answers; start all with the same settings"
+            )
 
 
-def _parsed(url: str) -> httpx.URL | None:
+def server_url(url: str) -> httpx.URL | None:
+    """The URL of a server; None for any other text."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

@@ -6,11 +6,9 @@ Arguments override the environment. Unknown names are errors, except in the envi
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cobalt.stage.errors import UserError
-
-_SHORTEST_TOKEN = 16
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -50,17 +48,3 @@ def pairs(settings: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"setting {item!r} must have the form key=value")
         values[name] = value
     return values
-
-
-def check_token(token: SecretStr | None) -> SecretStr | None:
-    """Validate the setting `token`: it must fit an HTTP header and be too long to guess.
-
-    Raises:
-        ValueError: the token has fewer than 16 characters, a character that is not printable ASCII, or a blank.
-    """
-    text = token.get_secret_value() if token is not None else ""
-    if token is not None and len(text) < _SHORTEST_TOKEN:
-        raise ValueError(f"a token must have {_SHORTEST_TOKEN} characters or more")
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("a token must consist of printable ASCII characters, without blanks")
-    return token
