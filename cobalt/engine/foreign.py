@@ -119,10 +119,14 @@ class ForeignServer:
         limits: list[dict[str, int]] = [{"max_tokens": settings.max_tokens}, {}]
         reason = ""
         for limit in limits:
+            tasks = [asyncio.create_task(self._sample(body | limit | seed, opened)) for seed in seeds]
             try:
-                return list(await asyncio.gather(*(self._sample(body | limit | seed, opened) for seed in seeds)))
+                return list(await asyncio.gather(*tasks))
             except _TooLong as error:
                 reason = str(error)
+            finally:
+                for task in tasks:  # those that are left when one fails
+                    task.cancel()
         prompt, thinking = list(conversation), settings.chat_template_thinking
         tokens = 0 if self._tokenizer is None else len(render(self._tokenizer, prompt, thinking)[0])
         refused = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from cobalt.stage.errors import InfrastructureError, UserError, last_line
@@ -74,6 +75,8 @@ class AppProcess:
         """The last line of its standard error."""
         begin = max(0, os.fstat(self.errors.fileno()).st_size - _MOST_ERRORS)
         said = os.pread(self.errors.fileno(), _MOST_ERRORS, begin)
+        if not said and (older := Path(f"{self.errors.name}.1")).exists():  # it has just been rotated
+            said = older.read_bytes()[-_MOST_ERRORS:]
         return last_line(said.decode(errors="replace"))
 
     def rotate_errors(self) -> None:
