@@ -110,7 +110,7 @@ BAD = {
 
 COMMANDS = {
     "train": "train --data_dir {data} --model {model} -o {data}/out",
-    "train offline_rl": "train offline_rl --data_dir {data} --model {model} -o {data}/out",
+    "train offline_rl": "train offline-rl --data_dir {data} --model {model} -o {data}/out",
     "sample": "sample -i {data}/problems.jsonl -o {data}/out --model {model} --engine max_model_len=2048",
     "try": "try {data}/problems.jsonl -o {data}/try --model {model} --engine max_model_len=2048",
 }
@@ -150,14 +150,3 @@ def test_a_folder_without_a_usable_model_ends_each_command_with_one_sentence_bef
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
     assert (code, len(lines), "vllm" in imported) == (2, 1, False), error
     assert named in lines[0] and "Traceback" not in error
-
-
-FORMS = [{"model": "x"}, {"model": {"vocab": {"a": "b"}}}, {"added_tokens": [{"content": "a"}]}, {"text_config": "x"}]
-
-
-@pytest.mark.parametrize("content", FORMS, ids=str)
-def test_files_of_another_form_are_left_to_those_who_load_the_model(tmp_path, content):
-    save_architecture(tmp_path, "smollm2")
-    name = "config.json" if "text_config" in content else "tokenizer.json"
-    (tmp_path / name).write_text(json.dumps(content))
-    check_model(str(tmp_path))

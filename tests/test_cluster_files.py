@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import ROOT
+from support import ROOT, executable
 
 SCRIPTS = sorted([*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("scripts/**/*.sbatch")])
-RECORDER = """#!/usr/bin/env bash
-# Stands in for a container: notes each command, and what its processes would do.
+RECORDER = """# Stands in for a container: notes each command, and what its processes would do.
 echo "$*" >> {folder}/commands
 case "$*" in
   *"ray_cluster.sh start"*) echo "Ray runs at 10.0.0.1:21234, asks for the token" ;;
@@ -30,10 +29,7 @@ trap 'echo "ended $*" >> {folder}/commands; kill $!; exit 143' TERM
 sleep 600 &
 wait
 """
-SCONTROL = """#!/bin/sh
-case "$3" in *1) echo gpu1 ;; gpu*) printf 'gpu1\\ngpu2\\n' ;; cpu*) printf 'cpu1\\ncpu2\\n' ;; esac
-"""
-SRUN = '#!/bin/sh\necho "srun $*" >> {folder}/steps\n'
+SCONTROL = """case "$3" in *1) echo gpu1 ;; gpu*) printf 'gpu1\\ngpu2\\n' ;; cpu*) printf 'cpu1\\ncpu2\\n' ;; esac"""
 ONE = {"SLURM_JOB_NODELIST": "gpu1", "SLURM_JOB_ID": "71234", "SLURM_CPUS_ON_NODE": "64"}
 TWO = ONE | {"SLURM_JOB_NODELIST": "gpu[1-2]"}
 MIXED = TWO | {"SLURM_JOB_NODELIST_HET_GROUP_1": "cpu[1-2]", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "48(x2)"}
@@ -44,11 +40,10 @@ def job(
 ) -> subprocess.Popen:
     """A job as Slurm starts it, on its first node."""
     bin_folder = folder / "bin"
-    bin_folder.mkdir()
-    recorder = RECORDER.format(folder=folder, check=check, steps=steps)
-    for name, text in (("container", recorder), ("scontrol", SCONTROL), ("srun", SRUN.format(folder=folder))):
-        (bin_folder / name).write_text(text)
-        (bin_folder / name).chmod(0o755)
+    executable(bin_folder / "scontrol", SCONTROL)
+    executable(bin_folder / "srun", f'echo "srun $*" >> {folder}/steps')
+    executable(bin_folder / "container", f'exec bash {folder}/recorder "$@"')
+    (folder / "recorder").write_text(RECORDER.format(folder=folder, check=check, steps=steps))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "NCCL_", "GLOO_"))}
     variables |= {"SLURM_SUBMIT_DIR": str(ROOT), "COBALT_CONTAINER": str(bin_folder / "container")}
     environment = kept | {"PATH": f"{bin_folder}:{kept['PATH']}"} | variables
@@ -110,13 +105,9 @@ def test_at_the_end_of_its_time_a_job_ends_the_command_before_its_ray(tmp_path):
     assert [line.split()[1] for line in ended] == ["the-command", "bash"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables"),
-    [(("--interface", "ib0"), TWO), (("--interface", "ib0", "--"), TWO), (("--", "the-command"), TWO)],
-    ids=["no command", "an empty command", "no interface"],
-)
-def test_a_job_that_cannot_be_meant_is_refused(tmp_path, arguments, variables):
-    process = job(tmp_path, "several_nodes.sbatch", *arguments, **variables)
+@pytest.mark.parametrize("arguments", ["--interface ib0", "--interface ib0 --", "-- the-command"])
+def test_a_job_without_a_command_or_an_interface_is_refused(tmp_path, arguments):
+    process = job(tmp_path, "several_nodes.sbatch", *arguments.split(), **TWO)
     assert process.wait(30) == 2
     assert process.stdout.read().startswith("error: ")
     assert not (tmp_path / "commands").exists()
@@ -129,10 +120,8 @@ def test_the_manifest_asks_for_a_token_and_lets_bubblewrap_work_on_the_nodes_tha
     groups = {"head": spec["headGroupSpec"]} | {group["groupName"]: group for group in spec["workerGroupSpecs"]}
     pods = {name: group["template"]["spec"] for name, group in groups.items()}
     first = {name: pod["containers"][0] for name, pod in pods.items()}
-    for name, group in groups.items():
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        assert {"/shared", "/dev/shm"} <= {mount["mountPath"] for mount in first[name]["volumeMounts"]}
-    assert first["gpu"]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    for name, pod in first.items():
+        assert {"/shared", "/dev/shm"} <= {mount["mountPath"] for mount in pod["volumeMounts"]}, name
     # KubeRay writes the value into a shell's command line, which takes off the outer quotes.
     assert json.loads(json.loads(groups["judge"]["rayStartParams"]["resources"])) == {"judge": 32}
     assert groups["judge"]["rayStartParams"]["num-cpus"] == "0"

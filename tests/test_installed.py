@@ -32,29 +32,25 @@ SDPA, EAGER = {"attn_implementation": "sdpa"}, {"attn_implementation": "eager"}
 
 
 @pytest.mark.parametrize(
-    ("flash", "module", "attention", "said", "chosen"),
+    ("flash", "on_cpu", "module", "attention", "said", "chosen"),
     [
-        (False, None, {}, "flash-attn is not installed", (SDPA, PACKED_SDPA)),
-        (False, "mine", SDPA, "sdpa", (SDPA, ["mine", PACKED_SDPA])),
-        (False, ["mine"], SDPA, "sdpa", (SDPA, ["mine", PACKED_SDPA])),
-        (True, None, {}, "flash_attention_2", ({}, None)),
-        (False, None, EAGER, "eager", (EAGER, None)),
+        (False, False, None, {}, "flash-attn is not installed", (SDPA, PACKED_SDPA)),
+        (False, False, "mine", SDPA, "sdpa", (SDPA, ["mine", PACKED_SDPA])),
+        (False, False, ["mine"], SDPA, "sdpa", (SDPA, ["mine", PACKED_SDPA])),
+        (True, False, None, {}, "flash_attention_2", ({}, None)),
+        (False, False, None, EAGER, "eager", (EAGER, None)),
+        (True, True, "shared", {}, "sdpa", (SDPA, "shared")),
+        (True, True, "shared", SDPA, "sdpa", (SDPA, "shared")),
     ],
 )
-def test_sdpa_is_chosen_with_its_engine_without_flash_attn_unless_another_is_set(
-    install, flash, module, attention, said, chosen
+def test_sdpa_is_chosen_with_the_engine_for_gpus_without_flash_attn_unless_another_is_set(
+    install, flash, on_cpu, module, attention, said, chosen
 ):
     if flash:
         install("flash-attn")
-    sentence, *made = choose(module, **attention)
+    sentence, *made = choose(module, on_cpu=on_cpu, **attention)
     assert said in sentence
     assert tuple(made) == chosen
-
-
-def test_on_a_cpu_the_engine_for_gpus_is_not_taken(install):
-    install("flash-attn")
-    for given in ({}, SDPA):
-        assert choose("shared", on_cpu=True, **given)[1:] == (SDPA, "shared")
 
 
 @pytest.mark.parametrize(("on_cpu", "message"), [(False, "flash-attn is not installed"), (True, "needs a GPU")])

@@ -170,6 +170,14 @@ def test_updates_are_those_of_verl(made, engine, mean, optimizer):
     assert not {name: value for name, value in found.items() if value > TOLERANCES[name]}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ranks_of_verl_wait_longer_for_each_other_than_a_slow_disk_takes(made):
+    from cobalt_verl.reporting_worker import GROUP_SECONDS
+
+    assert torch.load(made / "updates.pt")["limit"] == GROUP_SECONDS
+
+
 def test_sizes_are_those_of_a_training_run_on_the_pocket_world(tmp_path):
     config = composed(tmp_path, tmp_path, tmp_path / "run", scale="pocket")
     own, actor, rollout = Settings(), config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout

@@ -1,10 +1,12 @@
 """The agent loops: of several turns, its rows against the chat template's own rendering, its rewards and its ends.
 
-All is real but the engine, which is a list of recorded token ids, and the judge, which knows the programs. Of one turn,
-the seeds of samples, and which engine has those of a prompt.
+All is real but the engine, which is a list of recorded token ids, the judge, which knows the programs, and veRL's
+queue. Of one turn, the seeds of samples, and which engine has those of a prompt. Of the processes that run the loops,
+who gives a response its reward.
 """
 
-import copy
+import asyncio
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from support import FakeJudge, composed, square_problem
 
 from cobalt.episode import load_prompts
 from cobalt.problems.problem import Problem
+from cobalt.reward import compute_reward
 from cobalt.stage.errors import InfrastructureError, UserError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -33,9 +36,8 @@ PROGRAMS = {  # what each program passes
 }
 
 
-def knowing_judge():
-    """It knows what each of `PROGRAMS` passes."""
-    return FakeJudge(lambda code, suite: [PROGRAMS[code][index] for index in PROBLEM.tests.positions_of(suite)])
+def passed_by(code, suite):
+    return [PROGRAMS[code][index] for index in PROBLEM.tests.positions_of(suite)]
 
 
 def response(program, thinking="a b"):
@@ -49,107 +51,76 @@ def tokenizer(policy):
     return AutoTokenizer.from_pretrained(policy)
 
 
-class Rollout:
-    """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
-
-    def __init__(self, tokenizer, policy, responses, *overrides, judge=None, seeded=True, **episode):
-        from omegaconf import OmegaConf
-
-        self.tokenizer, self.asked = tokenizer, []
-        self.judge = judge or knowing_judge()
-        self.ids = [[*self.encode(r), tokenizer.eos_token_id] if isinstance(r, str) else r for r in responses]
-        self.config = composed(policy, policy, policy, REQUIRES_THINKING, data="episodes", rollout="multi_turn")
-        for key, _, value in (override.partition("=") for override in overrides):  # to compose each would take long
-            OmegaConf.update(self.config, key.lstrip("+"), yaml.safe_load(value), force_add=key.startswith("+"))
-        self.seeded = seeded
-        rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
-        self.fields = {
-            "raw_prompt": OPENING,
-            "reward_model": {"ground_truth": PROBLEM.tests.to_json()},
-            "extra_info": {"id": "p7", "split": "train", "prev_best_pass_rate": 0.0, "episode": rules | episode},
-            "global_steps": 3, "index": 5, "session_id": 1,
-        }  # fmt: skip
-
-    def encode(self, text):
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
-    async def generate(self, request_id, prompt_ids, sampling_params):
-        from verl.workers.rollout.replica import TokenOutput
-
-        ids = self.ids[len(self.asked)]
-        self.asked.append((request_id, list(prompt_ids), dict(sampling_params)))
-        log_probs = [-(n + 1) / 8 for n in range(len(ids))]
-        steps = {"min_global_steps": 2, "max_global_steps": 2}
-        return TokenOutput(token_ids=ids, log_probs=log_probs, extra_fields=steps)
-
-    async def run(self):
-        from verl.experimental.agent_loop.agent_loop import DictConfigWrap
-
-        from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
-
-        loop = MultiTurnLoop(
-            DictConfigWrap(self.config), SimpleNamespace(generate=self.generate), self.tokenizer, None, None,
-            DictConfigWrap(self.config.data), seeded=self.seeded, judge=self.judge,
-        )  # fmt: skip
-        self.outputs = await loop.run({"temperature": 1.0, "logprobs": True}, **self.fields)
-        return self
-
-    @property
-    def judged(self):
-        """How many tests each program was judged on."""
-        return [len(suite) for _, suite in self.judge.asked]
-
-    @property
-    def parts(self):
-        return self.outputs[-1].extra_fields["reward_extra_info"]
-
-    def rendered(self, messages, generation_prompt):
-        return self.tokenizer.apply_chat_template(
-            messages, tokenize=True, add_generation_prompt=generation_prompt, return_dict=False
-        )
-
-    def conversation(self, *programs_feedback):
-        """Messages of responses and the feedback to them, from the opening on."""
-        messages = list(OPENING)
-        for text, feedback in programs_feedback:
-            messages.append({"role": "assistant", "content": text})
-            if feedback is not None:
-                messages.append({"role": "user", "content": PROMPTS.feedback(feedback)})
-        return messages
-
-
 @pytest.fixture
 def rollout(tokenizer, policy):
-    async def run(responses, *overrides, **options):
-        turns = f"cobalt.multi_turn.turns={len(responses)}"
-        return await Rollout(tokenizer, policy, responses, turns, *overrides, **options).run()
+    """One trajectory of recorded responses, each a text (ended by the end-of-turn token) or a list of token ids."""
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.workers.rollout.replica import TokenOutput
+
+    from cobalt_verl.agent_loops.multi_turn import MultiTurnLoop
+
+    encode = partial(tokenizer.encode, add_special_tokens=False)
+
+    async def run(responses, *overrides, judge=None, seeded=True, split="train", **episode):
+        ids = [[*encode(each), tokenizer.eos_token_id] if isinstance(each, str) else each for each in responses]
+        judge, asked = judge or FakeJudge(passed_by), []
+
+        async def generate(request_id, prompt_ids, sampling_params):
+            now = ids[len(asked)]
+            asked.append((request_id, list(prompt_ids), dict(sampling_params)))
+            log_probs = [-(n + 1) / 8 for n in range(len(now))]
+            steps = {"min_global_steps": 2, "max_global_steps": 2}
+            return TokenOutput(token_ids=now, log_probs=log_probs, extra_fields=steps)
+
+        config = composed(policy, policy, policy, REQUIRES_THINKING, data="episodes", rollout="multi_turn")
+        settings = [f"cobalt.multi_turn.turns={len(responses)}", *overrides]
+        for key, _, value in (setting.partition("=") for setting in settings):  # to compose each would take long
+            OmegaConf.update(config, key.lstrip("+"), yaml.safe_load(value), force_add=key.startswith("+"))
+        loop = MultiTurnLoop(
+            DictConfigWrap(config), SimpleNamespace(generate=generate), tokenizer, None, None,
+            DictConfigWrap(config.data), seeded=seeded, judge=judge,
+        )  # fmt: skip
+        rules = {"enable_thinking": False, "truncated_thinking": "keep", "prompts": "pocket", "public_tests": [0, 1]}
+        fields = {
+            "raw_prompt": OPENING,
+            "reward_model": {"ground_truth": PROBLEM.tests.to_json()},
+            "extra_info": {"id": "p7", "split": split, "prev_best_pass_rate": 0.0, "episode": rules | episode},
+            "global_steps": 3, "index": 5, "session_id": 1,
+        }  # fmt: skip
+        outputs = await loop.run({"temperature": 1.0, "logprobs": True}, **fields)
+        return SimpleNamespace(
+            ids=ids, asked=asked, fields=fields, outputs=outputs,
+            parts=outputs[-1].extra_fields["reward_extra_info"],
+            judged=[len(suite) for _, suite in judge.asked],  # how many tests each program was judged on
+        )  # fmt: skip
 
     return run
 
 
-async def test_a_history_that_keeps_responses_whole_is_one_row_as_the_chat_template_renders_it(rollout):
+def rendered(tokenizer, *programs_feedback, generation_prompt=False):
+    """The tokens of a conversation: the opening, responses, and the feedback to each (None: none)."""
+    messages = list(OPENING)
+    for text, feedback in programs_feedback:
+        messages.append({"role": "assistant", "content": text})
+        messages += [{"role": "user", "content": PROMPTS.feedback(feedback)}] if feedback else []
+    return tokenizer.apply_chat_template(
+        messages, tokenize=True, add_generation_prompt=generation_prompt, return_dict=False
+    )
+
+
+async def test_a_history_that_keeps_responses_whole_is_one_row_as_the_chat_template_renders_it(rollout, tokenizer):
     first, second = response("print(4)"), response("right")
     done = await rollout([first, second])
     [row] = done.outputs
-    messages = done.conversation((first, "test 1 fails"), (second, None))
-    whole = done.rendered(messages, generation_prompt=False)
-    after_the_end = done.encode("\n")
+    after_the_end = tokenizer.encode("\n", add_special_tokens=False)
+    whole = rendered(tokenizer, (first, "test 1 fails"), (second, None))
     assert row.prompt_ids + row.response_ids + after_the_end == whole
-    assert row.prompt_ids == done.rendered(OPENING, generation_prompt=True)
-    # The mask, from the template alone: what stands between a generation prompt and the end of that message.
-    expected = [0] * len(whole)
-    for place in (2, 4):
-        start = len(done.rendered(messages[:place], generation_prompt=True))
-        stop = len(done.rendered(messages[: place + 1], generation_prompt=False)) - len(after_the_end)
-        expected[start:stop] = [1] * (stop - start)
-    assert row.response_mask == expected[len(row.prompt_ids) : -len(after_the_end)]
+    assert row.prompt_ids == rendered(tokenizer, generation_prompt=True)
     written = [token for token, mask in zip(row.response_ids, row.response_mask, strict=True) if mask]
     assert written == done.ids[0] + done.ids[1]
     scores = iter([-(n + 1) / 8 for ids in done.ids for n in range(len(ids))])  # of the engine, by token
     assert row.response_logprobs == [next(scores) if mask else 0.0 for mask in row.response_mask]
-    assert [prompt for _, prompt, _ in done.asked] == [
-        done.rendered(messages[:place], generation_prompt=True) for place in (2, 4)
-    ]
 
 
 async def test_what_ends_a_cut_off_response_is_shown_and_not_written(rollout, tokenizer):
@@ -170,59 +141,99 @@ async def test_a_response_whose_text_has_other_tokens_begins_a_new_row(rollout, 
     done = await rollout([[*letters, tokenizer.eos_token_id], response("right")])
     one, two = done.outputs
     assert one.response_ids == [*letters, tokenizer.eos_token_id]
-    assert two.prompt_ids == done.rendered(done.conversation((first, "test 1 fails")), generation_prompt=True)
+    assert two.prompt_ids == rendered(tokenizer, (first, "test 1 fails"), generation_prompt=True)
+
+
+@pytest.fixture
+def put(monkeypatch):
+    """What a process puts into veRL's queue for the outputs of one sample."""
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
+    from cobalt_verl.agent_loops.worker import RewardingWorker
+
+    async def put(outputs, fields, reward=None):
+        puts = []
+
+        async def keep(keys, fields, tags, partition_id):
+            puts.append(SimpleNamespace(keys=keys, fields=fields, tags=tags, partition=partition_id))
+
+        monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", keep)
+        worker = object.__new__(RewardingWorker)
+        worker.processor, worker.distillation_enabled, worker.mm_processor_kwargs = None, False, {}
+        worker.reward_loop_worker_handles, worker.reward_function = [], reward
+        worker.tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: f"text of {ids}")
+        await asyncio.wait_for(worker._agent_loop_postprocess(outputs, validate=False, uid="u", **fields), 10)
+        [result] = puts
+        return result
+
+    return put
 
 
 @pytest.mark.parametrize("enable_thinking", [True, False])
-async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(rollout, monkeypatch, enable_thinking):
-    import torch
-    from verl.trainer.ppo.v1 import agent_loop_tq
-
+async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(rollout, put, enable_thinking):
     done = await rollout([response("print(4)"), response("right")], enable_thinking=enable_thinking)
     assert len(done.outputs) == 1 + enable_thinking, "a history without the thinking is a row for each turn"
-    worker = object.__new__(agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class)
-    worker.processor, worker.reward_loop_worker_handles, worker.distillation_enabled = None, None, False
-    put = {}
-
-    async def keep(keys, fields, tags, partition_id):
-        put.update(keys=keys, fields=fields, tags=tags)
-
-    monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", keep)
-    await worker._agent_loop_postprocess(done.outputs, validate=False, uid="u", **done.fields)
-    assert put["keys"] == [f"u_1_{n}" for n in range(len(done.outputs))]
+    queued = await put(done.outputs, done.fields)
+    assert queued.keys == [f"u_1_{n}" for n in range(len(done.outputs))]
     for n, row in enumerate(done.outputs):
+        found = {name: values[n] for name, values in queued.fields.items()}
         ids = row.prompt_ids + row.response_ids
-        assert put["fields"]["input_ids"][n].tolist() == ids
-        assert put["fields"]["position_ids"][n].tolist() == list(range(len(ids)))
-        assert put["fields"]["response_mask"][n].tolist() == row.response_mask
-        assert put["fields"]["rollout_log_probs"][n].shape == torch.Size([len(row.response_ids)])
-        assert put["fields"]["rm_scores"][n].tolist() == [0.0] * (len(row.response_ids) - 1) + [done.parts["score"]]
-        assert put["tags"][n]["min_global_steps"] == put["tags"][n]["max_global_steps"] == 2
+        assert found["input_ids"].tolist() == ids
+        assert found["position_ids"].tolist() == list(range(len(ids)))
+        assert found["response_mask"].tolist() == row.response_mask
+        assert len(found["rollout_log_probs"]) == len(row.response_ids)
+        assert found["rm_scores"].tolist() == [0.0] * (len(row.response_ids) - 1) + [done.parts["score"]]
+        assert queued.tags[n]["min_global_steps"] == queued.tags[n]["max_global_steps"] == 2
+
+
+async def as_coroutine(**arguments):
+    return {"score": 0.5, "seen": arguments}
+
+
+def as_function(**arguments):
+    return {"score": 0.5, "seen": arguments}
+
+
+@pytest.mark.parametrize("reward", [as_coroutine, as_function, lambda **_: 0.5])
+async def test_a_response_is_rewarded_by_the_configured_function(put, reward):
+    from verl.experimental.agent_loop import AgentLoopOutput
+
+    output = AgentLoopOutput(
+        prompt_ids=[1, 2], response_ids=[8, 9], response_mask=[1, 1], num_turns=2, metrics={},
+        response_logprobs=[-0.5, -0.5], extra_fields={"min_global_steps": 4, "max_global_steps": 5},
+    )  # fmt: skip
+    shared = {"id": "p", "split": "train"}  # by the samples of a prompt
+    fields = {"session_id": 3, "global_steps": 5, "data_source": "pocket", "raw_prompt": OPENING, "extra_info": shared}
+    queued = await put(output, fields | {"reward_model": {"ground_truth": "{}"}}, reward)
+    assert (queued.partition, queued.keys) == ("train", ["u_3_0"])
+    assert queued.fields["rm_scores"][0].tolist() == [0.0, 0.5]
+    parts = queued.fields["extra_fields"][0]["reward_extra_info"]
+    if seen := parts.get("seen"):
+        assert seen["solution_str"] == "text of [8, 9]"
+        assert seen["extra_info"] == shared | {"min_global_steps": 4, "max_global_steps": 5, "num_turns": 2}
+        assert shared == {"id": "p", "split": "train"}
+    else:
+        assert parts == {"acc": 0.5}
 
 
 @pytest.mark.parametrize(("rewarded", "program", "rate"), [("final", "nearly", 0.75), ("best", "right", 1.0)])
 async def test_the_reward_is_the_single_turn_reward_of_the_final_or_of_the_best_program(
     rollout, rewarded, program, rate
 ):
-    from cobalt.reward import compute_reward
-
     done = await rollout([response("right"), response("nearly")], f"cobalt.multi_turn.reward={rewarded}")
     assert done.parts["score"] == done.outputs[-1].reward_score == compute_reward(response(program), rate).total
     assert (done.parts["acc"], done.parts["pass_rate"]) == (rate == 1, rate)
     assert done.outputs[0].extra_fields["episode"]["solved"] is (rate == 1)
 
 
-async def test_validation_counts_whether_the_final_program_solves(rollout, tokenizer, policy):
+async def test_validation_counts_whether_the_final_program_solves(rollout):
     for last, value in (("right", 1.0), ("nearly", 0.0)):
-        prepared = Rollout(tokenizer, policy, [response("print(0)"), response(last)], "cobalt.multi_turn.turns=2")
-        prepared.fields["extra_info"]["split"] = "validation"
-        assert (await prepared.run()).outputs[-1].reward_score == value
+        done = await rollout([response("print(0)"), response(last)], split="validation")
+        assert done.outputs[-1].reward_score == value
 
 
-async def test_programs_are_judged_on_public_tests_until_more_is_needed(rollout):
+async def test_a_turn_whose_program_needed_public_tests_alone_has_no_outcome_of_all(rollout):
     done = await rollout([response("print(0)"), response("print(4)"), response("right")])
-    assert done.judged == [2, 2, 4]
-    assert done.parts["judged_tests"] == 8
     assert [done.parts[f"public_pass_rate_turn_{turn}"] for turn in range(3)] == [0, 0.5, 1]
     [row] = done.outputs
     assert [turn["passed"] for turn in row.extra_fields["episode"]["turns"]] == [None, None, [True] * 4]
@@ -278,28 +289,6 @@ async def test_each_turn_has_a_seed_of_its_own_and_the_same_in_every_run(rollout
     assert len({request for request, _, _ in one.asked + two.asked}) == 1, "one server has all samples of a prompt"
     unseeded = await rollout(responses, seeded=False)
     assert all("seed" not in sampling for _, _, sampling in unseeded.asked)
-
-
-async def test_a_template_that_opens_the_thinking_gives_its_responses_the_tag_in_the_history(tokenizer, policy):
-    opens = copy.deepcopy(tokenizer)
-    opens.chat_template += '{% if add_generation_prompt %}{{ "<think>\\n" }}{% endif %}'
-    setting = "reward.custom_reward_function.reward_kwargs.prompt_opens_thinking"
-    whole = response("print(4)").removeprefix("<think>\n")
-
-    async def rollout(responses, value="true", **options):
-        turns = f"cobalt.multi_turn.turns={len(responses)}"
-        return await Rollout(opens, policy, responses, turns, f"{setting}={value}", **options).run()
-
-    done = await rollout([whole, whole], enable_thinking=True)
-    prompt = opens.decode(done.asked[1][1])
-    assert prompt.count("<think>") == 1 and prompt.endswith("<think>\n")
-    # Cut off inside its thinking, it has no program, and the history keeps its beginning with the tag.
-    cut = await rollout(["a b ```python\nright\n```", whole], enable_thinking=True)
-    assert "<|im_start|>assistant\n<think>\na b ```python" in opens.decode(cut.asked[1][1])
-    cut = await rollout(["a b ```python\nright\n```"])
-    assert (cut.parts["no_code"], cut.judged) == (1.0, [])
-    with pytest.raises(UserError, match=f"{setting}=true"):
-        await rollout([whole], "false")
 
 
 @pytest.mark.parametrize(("scale", "seeds"), [("pocket", 5), ("paper", 0)])

@@ -6,10 +6,10 @@ import os
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from outside import run_commands
 from support import ROOT, locked_folder, write_lines
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
@@ -21,7 +21,7 @@ from cobalt.reward.offline import OfflineSettings
 from cobalt.stage.errors import UserError
 from cobalt.training.offline import Arguments, main
 from cobalt.training.offline_tokens import RowIndex, load_groups, share
-from studies.divergence import divergence
+from studies import divergence
 
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
@@ -119,10 +119,23 @@ def test_training_raises_accepted_programs_above_the_others(whole_run):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model):
+def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model, tmp_path):
     run, metrics = whole_run
-    kl, _, _ = divergence(str(seed_model), str(run / "model"), data / "validation.jsonl")
-    assert kl == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
+    groups, measured = data / "validation.jsonl", []
+    for reference in (run / "model", seed_model):  # the second is another setting, which is refused
+        arguments = divergence.Arguments(str(reference), str(run / "model"), groups, tmp_path / f"{len(measured)}.json")
+        assert divergence.main(arguments) == divergence.main(arguments) == 0
+        measured.append(json.loads(arguments.output_file.read_bytes()))
+    assert measured[0]["kl"] == 0 and measured[0]["responses"] == 24 < measured[0]["tokens"]
+    assert measured[1]["kl"] == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
+    with pytest.raises(UserError, match="other settings"):
+        divergence.main(replace(arguments, output_file=tmp_path / "0.json"))
+
+
+@pytest.mark.slow
+def test_policies_whose_tokenizers_differ_have_no_divergence(data, seed_model, policy, tmp_path):
+    with pytest.raises(UserError, match="make different tokens"):
+        divergence.main(divergence.Arguments(str(seed_model), policy, data / "validation.jsonl", tmp_path / "kl.json"))
 
 
 @pytest.mark.slow
@@ -185,26 +198,23 @@ def test_values_of_a_response_lie_at_the_tokens_before_its_own(tokenizer, loaded
     assert predicted[-1] == tokenizer.eos_token_id
     assert mask[-1] == 0
     assert tokenizer.decode(predicted[:-1]) == "```python\n0\n```"
-    assert tokenizer.decode(row.prompt) == tokenizer.apply_chat_template(
-        [SYSTEM, {"role": "user", "content": "Print one."}], add_generation_prompt=True, tokenize=False
-    )
     values = fields["advantages"].unbind()[0]
     assert response_values(row, values).tolist() == pytest.approx([1.3] * len(row.response))
     assert values.count_nonzero() == len(row.response)
 
 
-def test_the_prompt_of_a_later_turn_is_rendered_with_its_context(tokenizer, loaded):
-    record = group("a", ["0"], ["1"])
-    contexts = [[{"role": "assistant", "content": text}, {"role": "user", "content": "Wrong."}] for text in ("2", "3")]
-    for response, context in zip(record["responses"], contexts, strict=True):
-        response["context"] = context
-    (tokens,) = loaded([record])
-    expected = [
-        tokenizer.apply_chat_template([*record["messages"], *context], add_generation_prompt=True, tokenize=False)
-        for context in contexts
-    ]
-    assert [tokenizer.decode(row.prompt) for row in tokens] == expected
-    assert expected[0] != expected[1]
+def test_the_prompt_of_a_response_is_rendered_with_the_context_of_its_turn(tokenizer, loaded):
+    wrong = {"role": "user", "content": "Wrong."}
+    later = [[{"role": "assistant", "content": text}, wrong] for text in ("2", "3")]
+    for contexts in ([[], []], later):
+        record = group("a", ["0"], ["1"])
+        for response, context in zip(record["responses"], contexts, strict=True):
+            response["context"] = context
+        (tokens,) = loaded([record])
+        for row, context in zip(tokens, contexts, strict=True):
+            messages = [*record["messages"], *context]
+            expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            assert tokenizer.decode(row.prompt) == expected
 
 
 def test_supervised_training_reads_the_accepted_responses_alone_and_a_group_without_one_stays_a_group(loaded):
@@ -282,15 +292,6 @@ def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_the_program_cobalt_reaches_offline_training_and_a_dry_run_writes_nothing(data, seed_model, tmp_path):
-    flags = ["--data_dir", data, "--model", seed_model, "-o", tmp_path / "run", "--dry_run", "--estimator", "grpo"]
-    commands = [(ROOT, ["cobalt", "train", name, *map(str, flags)]) for name in ("offline_rl", "offline-rl")]
-    for code, _, said in run_commands(commands):
-        assert code == 0, said
-        assert "OK" in said and str(data / "train.jsonl") in said
-    assert not (tmp_path / "run").exists()
-
-
 def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
     judged = [{"code": f"print({n})", "result": n < 2} for n in range(4)]
     problems = [{"id": n, "question": f"Print {n}.", "generated_solutions": judged} for n in range(8)]
@@ -301,6 +302,7 @@ def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
         main(Arguments(folder, str(seed_model), tmp_path / "run", [], dry_run=True))
     same = ["data.chat_template_thinking=off", "data.train_batch_size=4"]
     assert main(Arguments(folder, str(seed_model), tmp_path / "run", same, dry_run=True)) == 0
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])

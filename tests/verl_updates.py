@@ -3,12 +3,13 @@
     python -m torch.distributed.run --standalone --nproc_per_node 1 tests/verl_updates.py CONFIG.yaml FOLDER
 
 It reads FOLDER/batch.pt and FOLDER/model, and writes FOLDER/updates.pt: for each engine, mean of the loss and optimiser
-the loss of each mini-batch, the gradients before each step and before they are clipped, and the weights after the last.
-It prints phase lines (`cobalt_verl.progress`).
+the loss of each mini-batch, the gradients before each step and before they are clipped, and the weights after the last;
+and the seconds that ranks wait for each other.
 """
 
 import os
 import sys
+from datetime import timedelta
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,13 +21,14 @@ from tensordict import TensorDict
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.utils import tensordict_utils
 from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
+from verl.utils.distributed import destroy_global_process_group
+from verl.workers import engine_workers
 from verl.workers.config import HFModelConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 
-from cobalt_verl import progress
+from cobalt_verl import progress, reporting_worker
 from cobalt_verl.losses.loss_agg import micro_batch_loss
 
 ENGINES = {"veRL's own": ("cuda", None), "shared prompts": ("cpu", "cobalt_verl.cpu.shared_prompts")}
@@ -121,14 +123,14 @@ def advantages_of(batch):
 
 def main(path, folder):
     torch.set_num_threads(1)
+    engine_workers.initialize_global_process_group_ray = reporting_worker.initialize_process_group
     transformer_impl.prepare_micro_batches = progress.prepare_micro_batches
-    progress.LINE_SECONDS = 0.0
-    progress.begin("update", 1, 2)
-    initialize_global_process_group()
     batch = torch.load(folder / "batch.pt")
     results = {"advantages": advantages_of(batch)}
     for choice in product(ENGINES, LOSSES, OPTIMIZERS):
         results[choice] = updates(OmegaConf.load(path).actor_rollout_ref, batch, *choice)
+    gloo = torch.distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    results["limit"] = gloo.options._timeout / timedelta(seconds=1)
     torch.save(results, folder / "updates.pt")
     destroy_global_process_group()
 

@@ -267,7 +267,7 @@ def process_environment(output_dir: Path, *, on_cpu: bool) -> dict[str, str]:
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "HYDRA_FULL_ERROR": "1",
     }
-    if not on_cpu:  # nothing is sampled by flashinfer, which vLLM would import, and which asks the GPU, as it starts
+    if not on_cpu:  # vLLM would import flashinfer, which asks the GPU as it starts, and by which nothing is sampled
         return {"VLLM_USE_FLASHINFER_SAMPLER": os.environ.get("VLLM_USE_FLASHINFER_SAMPLER", "0")} | shared
     return shared | {
         "VERL_PLATFORM": "cpu",

@@ -110,9 +110,9 @@ def deciding(settings: TrainingSettings, config: Any) -> dict[str, Any]:
     del chosen["data"]["train_files"], chosen["data"]["val_files"]
     rules = chosen["reward"].pop("custom_reward_function")["reward_kwargs"]
     rules.pop("judge_attempts", None)
-    if rules.get("require_thinking") is True:  # named where it differs from what runs without the name had
+    if rules.get("require_thinking") is True:  # runs of earlier versions do not name it, and mean this
         del rules["require_thinking"]
-    chosen["reward"]["settings"] = {"spare_tables": False} | rules  # of runs that name this former setting
+    chosen["reward"]["settings"] = {"spare_tables": False} | rules  # runs of earlier versions name this one
     names = ("loss_agg", "multi_turn", "judge_every_turn")
     own = {name: value for name, value in whole["cobalt"].items() if name in names}
     return {"stage": "train", "choices": settings.choices, "model": settings.model} | own | chosen
@@ -173,8 +173,8 @@ def _ray(config: Any) -> Iterator[dict[str, str]]:
         # Without any GPU veRL's queue would stop the run, and advise to let it do without.
         raise UserError(f"the run asks for {gpus} GPUs, and torch sees {seen} here: set trainer.n_gpus_per_node")
     size = machine.object_store_bytes(config)
-    # Whatever the machine has, which Ray binds nothing to: with fewer it would wait for ever. VeRL reserves three for
-    # each GPU, TransferQueue one for each unit and one more; one stays free.
+    # Ray binds nothing to a core, and waits for ever if it counts fewer than are reserved: by veRL three for each GPU,
+    # by TransferQueue one for each unit and one more; one stays free.
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     cpus = max(16, os.cpu_count() or 1, 3 * gpus + units + 2)
     with (

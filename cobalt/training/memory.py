@@ -145,7 +145,7 @@ class Run:
             tokens = answers + ceil(size / self[f"{_ROLLOUT}.n"]) * int(self["data.max_prompt_length"])
         layer = tokens * (self.width * shape.inside + 8 * shape.hidden * (self.width == 2))  # norms have 32 bits
         entropy = backward and bool(self[f"{_ACTOR}.entropy_coeff"] or self[f"{_ACTOR}.calculate_entropy"])
-        # On a CPU: logits, by the temperature, log-probs, and their gradient, which elsewhere is in place.
+        # On a CPU: logits, the same by the temperature, log-probs, and a gradient, which is in place elsewhere.
         copies = 4 if self.on_cpu else 1 + entropy
         logits: float = shape.vocabulary * (self.width * copies * answers + 8 * min(tokens, _CHUNK))
         saved: float = shape.layers * layer
@@ -166,7 +166,7 @@ class Run:
 
 
 def choose_plan(config: Any, output: Path) -> None:
-    """Set `cobalt.plan` to the first of `cobalt.plans` that nine tenths of what there is suffice for, else the last.
+    """Set `cobalt.plan` to the first of `cobalt.plans` that needs at most nine tenths of each limit, else to the last.
 
     Disk and shared memory do not count. The first plan stays where the sizes of the model are not known.
 

@@ -1,4 +1,4 @@
-"""Training runs of minutes: a hung engine, a killed launcher, both online methods, and the page about extending.
+"""Training runs of minutes: a hung engine, Cobalt after FT, both online methods, and the page about extending.
 
 Not part of scripts/test.sh (scripts/test_long.sh).
 """
@@ -6,7 +6,6 @@ Not part of scripts/test.sh (scripts/test_long.sh).
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +16,27 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only this folder on its path
 
-from support import ROOT
+from support import ROOT, trajectory_record, write_lines
 from test_extending import checkout, in_checkout, write_contest
-from test_training_services import check_step, finish, ft, metrics_of, phases_of, rewards, rows, said_by, training
+from test_training_services import (
+    TWO_STEPS,
+    check_step,
+    finish,
+    ft,
+    metrics_of,
+    phases_of,
+    rows,
+    said_by,
+    training,
+)
 
-from cobalt.selection.verl_rows import SingleTurnRowsSettings, convert_single_turn
+from cobalt.selection.processing import ProcessingSettings, select_prompts
+from cobalt.selection.verl_rows import (
+    MultiTurnRowsSettings,
+    SingleTurnRowsSettings,
+    convert_multi_turn,
+    convert_single_turn,
+)
 
 __all__ = ["checkout", "ft", "rows"]  # fixtures
 
@@ -88,29 +103,55 @@ def descendant(pid, name):
     )
 
 
-def test_a_killed_training_run_continues_with_the_same_rewards(ft, seed_model, rows, tmp_path):
+def rewards(parts):
+    return {
+        name: value
+        for name, value in parts.items()
+        if name.startswith(("reward/", "val-core/")) and "seconds" not in name
+    }
+
+
+def test_a_run_that_was_killed_has_the_rewards_of_one_that_was_not(ft, seed_model, rows, tmp_path):
     output = tmp_path / "run"
-    arguments = ("single_turn", rows, seed_model, output, "trainer.total_training_steps=3")
-    before = set(Path("/tmp").glob("cobalt-ray-*"))
-    with training(*arguments) as process:
-        deadline = time.monotonic() + 500
-        metrics = output / "metrics.jsonl"
-        while not metrics.exists() or '"step": 1' not in metrics.read_text():
-            assert process.poll() is None and time.monotonic() < deadline, said_by(process, output)
-            time.sleep(0.1)
-        process.send_signal(signal.SIGKILL)  # the launcher, which bash has become: nobody tidies up
-        process.wait(60)
-    for left in set(Path("/tmp").glob("cobalt-ray-*")) - before:
-        shutil.rmtree(left, ignore_errors=True)
-    with training(*arguments) as process:
+    with training("single_turn", rows, seed_model, output, *TWO_STEPS) as process:
         finish(process, output)
-    steps, found = metrics_of(output)
-    assert steps == [0, 1, 2, 3]
-    for parts in found[1:]:
-        check_step(parts)
-    # The samples of a step are the same in every run: those of the fixture's training, too.
-    for mine, uninterrupted in zip(found, metrics_of(ft)[1], strict=False):
-        assert rewards(mine) == rewards(uninterrupted)
+    for one, other in zip(metrics_of(output)[1], metrics_of(ft)[1], strict=True):
+        assert rewards(one) == rewards(other)
+
+
+async def test_cobalt_trains_the_exported_policy_on_partial_trajectories(ft, rows, tmp_path):
+    from pyarrow import parquet
+
+    policy = str(ft / "model")
+    start = [row["prompt"] for row in parquet.read_table(rows / "train.parquet").slice(0, 2).to_pylist()]
+    right, wrong, program = (2, 2), (0, 0), "```python\nprint(1)\n```"
+    turn = [{"role": "assistant", "content": program}, {"role": "user", "content": "The program fails a test."}]
+    for split in ("train", "validation"):
+        records = [
+            trajectory_record(
+                f"{split}{n}",
+                [[wrong, right, right], [wrong, wrong, wrong]],
+                conversations=[start[n] + turn * 3, start[n] + turn * 3],
+            )
+            for n in range(2)
+        ]
+        source = write_lines(tmp_path / f"{split}.evaluation.jsonl", records)
+        await select_prompts(ProcessingSettings(source, tmp_path / f"{split}.jsonl", policy), None)
+    partial = MultiTurnRowsSettings(
+        train_file=tmp_path / "train.jsonl", validation_file=tmp_path / "validation.jsonl", local_dir=tmp_path / "rows",
+        model_name=policy, max_prompt_length=1024, data_source="pocket",
+    )  # fmt: skip
+    convert_multi_turn(partial)
+    output = tmp_path / "run"
+    # The other average, of this scale; and rewards in processes of veRL's own.
+    overrides = ["trainer.total_training_steps=1", "cobalt.loss_agg=mini_batch", "reward.num_workers=1"]
+    with training("multi_turn", tmp_path / "rows", policy, output, *overrides) as process:
+        finish(process, output)
+    steps, metrics = metrics_of(output)
+    assert steps == [0, 1]
+    check_step(metrics[1])
+    assert "reward/improvement" in metrics[1]
+    assert (output / "model" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("method", ["grpo", "verpo"])

@@ -1,4 +1,4 @@
-"""Without flash-attn: packed sequences have the log-probs and gradients of separate ones, and no row is left behind."""
+"""Attention without flash-attn, packed on GPUs and with shared prompts on a CPU, is that of separate sequences."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ VOCABULARY = 50
 
 @pytest.fixture(scope="module")
 def parts():
-    """The module, imported where it was not chosen: veRL's own function is put back."""
+    """The module for GPUs, imported where it was not chosen: veRL's own function is put back."""
     from verl.workers.engine.fsdp import transformer_impl
 
     before = transformer_impl.logprobs_from_logits
@@ -23,6 +23,14 @@ def parts():
 
     yield packed_sdpa
     transformer_impl.logprobs_from_logits = before
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """The module for a CPU, whose engine needs veRL's platform "cpu"."""
+    from cobalt_verl.cpu import shared_prompts
+
+    return shared_prompts
 
 
 def make_model(attention, window=None, kind="Qwen3"):
@@ -35,6 +43,33 @@ def make_model(attention, window=None, kind="Qwen3"):
         sliding_window=window, **({"use_sliding_window": True, "max_window_layers": 1} if window else {}),
     )  # fmt: skip
     return getattr(transformers, f"{kind}ForCausalLM")(config).double()
+
+
+def chosen(logits, labels):
+    """The log-probs of labels."""
+    return torch.log_softmax(logits, dim=-1).gather(-1, torch.as_tensor(labels, dtype=torch.long)[:, None])[:, 0]
+
+
+def separate(model, prompts, responses, temperature=1.0):
+    """Log-probs of each response, one sequence at a time."""
+    found = []
+    for prompt, response in zip(prompts, responses, strict=True):
+        logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0] / temperature
+        found.append(chosen(logits[len(prompt) - 1 : -1], response))
+    return torch.cat(found)
+
+
+def assert_alike(plain, expected, ours, found):
+    """Log-probs and gradients of a model by itself and with an attention of this project."""
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    weights = torch.linspace(-1, 1, len(expected), dtype=torch.float64)
+    (expected * weights).sum().backward()
+    (found * weights).sum().backward()
+    for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
+
+
+# --- packed sequences
 
 
 def nested(rows):
@@ -68,15 +103,13 @@ def packed(parts, model, rows, temperature=1.0, **settings):
     return torch.cat([values[:-1] for values in found.unbind()])
 
 
-def separate(model, rows, temperature=1.0):
-    found = []
-    for row in rows:
-        logits = model(input_ids=torch.tensor(row)[None]).logits[0, :-1] / temperature
-        found.append(torch.log_softmax(logits, -1).gather(-1, torch.tensor(row[1:], dtype=torch.long)[:, None])[:, 0])
-    return torch.cat(found)
+def after_the_first(model, rows, temperature=1.0):
+    """The same, one sequence at a time."""
+    return separate(model, [row[:1] for row in rows], [row[1:] for row in rows], temperature)
 
 
-sequences = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12), min_size=1, max_size=6)
+token = st.integers(0, VOCABULARY - 1)
+sequences = st.lists(st.lists(token, min_size=1, max_size=12), min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize(("kind", "window"), [("Qwen3", None), ("Llama", None), ("Qwen3", 3)])
@@ -87,25 +120,15 @@ def test_log_probs_and_gradients_of_packed_sequences_are_those_of_separate_ones(
     if all(len(row) == 1 for row in rows):
         rows = [*rows, [1, 2]]
     plain, ours = make_model("sdpa", window, kind), make_model(parts.ATTENTION, window, kind)
-    expected, found = separate(plain, rows, temperature), packed(parts, ours, rows, temperature=temperature)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    weights = torch.linspace(-1, 1, len(expected), dtype=torch.float64)
-    (expected * weights).sum().backward()
-    (found * weights).sum().backward()
-    for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
+    assert_alike(plain, after_the_first(plain, rows, temperature), ours, packed(parts, ours, rows, temperature))
 
 
 def test_tokens_that_fill_the_row_up_are_not_seen_by_the_sequences(parts):
-    rows = [[1, 2, 3], [4, 5]]
-    padded = {"pad_to_length": True, "pad_to_length_bucket": 8}
-    assert bare_engine(parts, **padded).prepare_model_inputs(micro_batch(rows))[0]["sequences"] == (
-        (0, 3),
-        (3, 5),
-        (5, 8),
-    )
+    rows, padded = [[1, 2, 3], [4, 5]], {"pad_to_length": True, "pad_to_length_bucket": 8}
+    inputs, _ = bare_engine(parts, **padded).prepare_model_inputs(micro_batch(rows))
+    assert inputs["sequences"] == ((0, 3), (3, 5), (5, 8))
     found = packed(parts, make_model(parts.ATTENTION), rows, **padded)
-    torch.testing.assert_close(found.double(), separate(make_model("sdpa"), rows))
+    torch.testing.assert_close(found.double(), after_the_first(make_model("sdpa"), rows))
 
 
 def test_no_call_has_a_mask_and_each_covers_one_sequence(parts, monkeypatch):
@@ -149,3 +172,31 @@ def test_the_engine_takes_the_place_of_verls_on_gpus_and_refuses_sequence_parall
         assert registered[backend]["cuda", "nvidia"] is parts.PackedSdpaEngine
     with pytest.raises(ValueError, match="ulysses_sequence_parallel_size"):
         bare_engine(parts, use_ulysses_sp=True)._build_module()
+
+
+# --- shared prompts
+
+tokens = st.lists(token, min_size=1, max_size=7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    different=st.lists(tokens, min_size=3, max_size=3),
+    drawn=st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=8),
+)
+def test_log_probs_and_gradients_of_shared_prompts_are_those_of_each_sequence_alone(shared, different, drawn):
+    prompts, responses = [different[index] for index, _ in drawn], [response for _, response in drawn]
+    plain, ours = make_model("sdpa"), make_model(shared.ATTENTION)
+    row = shared.pack(list(map(torch.tensor, prompts)), list(map(torch.tensor, responses)))
+    logits = ours(
+        input_ids=row.input_ids[None], position_ids=row.positions[None], blocks=row.blocks,
+        logits_to_keep=row.predictors, use_cache=False,
+    ).logits[0]  # fmt: skip
+    assert_alike(plain, separate(plain, prompts, responses), ours, chosen(logits, row.labels))
+
+
+def test_a_shared_prompt_is_in_the_row_once(shared):
+    prompt, other = torch.tensor([1, 2, 3]), torch.tensor([4])
+    row = shared.pack([prompt, other, prompt], [torch.tensor([5]), torch.tensor([6, 7]), torch.tensor([8, 9])])
+    assert row.input_ids.tolist() == [1, 2, 3, 5, 8, 9, 4, 6, 7]
+    assert row.positions.tolist() == [0, 1, 2, 3, 3, 4, 0, 1, 2]

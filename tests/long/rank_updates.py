@@ -1,6 +1,6 @@
-"""An update by several ranks of veRL, with and without micro-batches in order of their tokens, for tests/test_ranks.py.
+"""An update by ranks of veRL, with and without micro-batches in order of their tokens, for tests/long/test_ranks.py.
 
-    python -m torch.distributed.run --standalone --nproc_per_node 4 tests/rank_updates.py CONFIG.yaml FOLDER
+    python -m torch.distributed.run --standalone --nproc_per_node 4 tests/long/rank_updates.py CONFIG.yaml FOLDER
 
 It reads FOLDER/batch.pt and FOLDER/model, and writes FOLDER/ranks.pt: for each mean of the loss and each way the loss
 and the gradients before they are clipped, and the tokens of each rank's micro-batches in the order of the work.

@@ -1,7 +1,16 @@
-"""Several ranks of veRL on gloo: the order of micro-batches changes no loss and no gradient, and the limit is long."""
+"""Four ranks of veRL on gloo: the order of micro-batches changes no loss and no gradient, and the limit is long.
+
+Not part of scripts/test.sh (scripts/test_long.sh).
+"""
+
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only this folder on its path
+
 from support import run_ranks
 from test_method import make_batch, make_policy
 
@@ -13,7 +22,7 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def updated(tmp_path_factory):
-    """What tests/rank_updates.py makes of an update of eight responses on four ranks."""
+    """What tests/long/rank_updates.py makes of an update of eight responses on four ranks."""
     from omegaconf import OmegaConf
 
     from cobalt.training.configuration import TrainingSettings, compose
@@ -24,12 +33,11 @@ def updated(tmp_path_factory):
     config = compose(TrainingSettings(folder, str(folder / "model"), folder / "run"))
     OmegaConf.resolve(config)
     OmegaConf.save(config, folder / "config.yaml")
-    finished = run_ranks("rank_updates.py", RANKS, folder)
+    finished = run_ranks("long/rank_updates.py", RANKS, folder)
     assert finished.returncode == 0, finished.stderr[-3000:]
     return torch.load(folder / "ranks.pt")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mean", ["mini_batch", "micro_batch"])
 def test_an_update_takes_the_largest_micro_batches_first_and_keeps_its_loss(updated, mean):
@@ -44,7 +52,6 @@ def test_an_update_takes_the_largest_micro_batches_first_and_keeps_its_loss(upda
     assert len(by_tokens) == RANKS
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ranks_wait_longer_for_each_other_than_a_slow_disk_takes(updated):
     assert updated["limit"] == GROUP_SECONDS
