@@ -67,7 +67,7 @@ def _add_training(lines: Lines, at: Path, data: Path, base: Path, row: str) -> N
         lines.write(name, problems[source], at / name, model, f"--turns {turns} -n 16")
 
     def train(model: Path, method: str, rows: Path, policy: Path) -> None:
-        settings = f"trainer.save_freq=10 {NO_VALIDATION}"
+        settings = f"trainer.save_freq=2 {NO_VALIDATION}"
         lines.train(model.parent.name, method, rows, policy, model.parent, settings)
 
     write("base", "lcb_v6", base, 8)
