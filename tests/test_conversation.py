@@ -464,3 +464,11 @@ def test_whether_a_test_passed_is_a_truth_value_or_0_or_1(passing):
     assert ExecResult.from_record(good).passing == [True, True]
     with pytest.raises(UserError, match="passing"):
         ExecResult.from_record(good | {"passing": passing})
+
+
+def test_fields_that_nobody_here_knows_stay_where_they_were():
+    record = trajectory_record(0, [[(0, 0)]], zebra=[1], ape=None)
+    record["conversations"] = [[{"name": "x", **message} for message in record["conversations"][0]]]
+    group = trajectories_of(record)
+    assert list(group.problem.record) == list(record)
+    assert json.dumps(group.trajectories[0].messages) == json.dumps(record["conversations"][0])

@@ -258,6 +258,14 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 
 
+def test_a_suite_in_a_string_has_the_same_limits():
+    for suite in ("[" + "{}," * 50_000 + "0]", "[" * 50_000, '{"inputs": [' + '"",' * 50_000 + '""], "outputs": []}'):
+        with pytest.raises(UserError, match="test_cases"):
+            JudgeRequest.parse({"code": "", "test_cases": suite}, max_tests=50)
+    full = json.dumps({"inputs": ["1,2,[3]" * 10_000] * 50, "outputs": [""] * 50})
+    assert len(JudgeRequest.parse({"code": "", "test_cases": full}, max_tests=50).suite) == 50
+
+
 def test_a_token_fits_a_header_and_is_shown_nowhere():
     for token in ("short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token"):
         with pytest.raises(UserError) as caught:

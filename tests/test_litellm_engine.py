@@ -431,6 +431,12 @@ async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
     assert "AWS_SECRET_ACCESS_KEY" not in os.environ
 
 
+@pytest.mark.parametrize("name", ["AZURE_KEY", "GITHUB_TOKEN", "CLIENT_SECRET", "AWS_ACCESS_KEY_ID", "DB_PASSWORD"])
+def test_no_message_has_a_secret_of_the_environment(name):
+    credentials = Credentials({name: SECRET, "HOME": "/home/user"})
+    assert credentials.scrub(f"/home/user: {SECRET} is wrong") == "/home/user: *** is wrong"
+
+
 @pytest.mark.parametrize(
     ("variables", "named"),
     [

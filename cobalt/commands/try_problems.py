@@ -128,8 +128,9 @@ def _reported(arguments: Arguments, repaired: Outcome, measured: TurnsOutcome) -
         tables=[
             turn_table(measured.metrics, title=f"Pass@1 by turn, hidden tests: {evaluated.model}"),
             *repaired.tables,
+            f"tables and plots: {report}",
         ],
-        wrote=f"{page}: every program and verdict, in a browser\nwrote {report}: tables and plots",
+        wrote=f"{page}, which shows every program and verdict in a browser",
         next="run it with another --model and another -o, then compare both:"
         f" cobalt report {quoted(arguments.output_dir)} OTHER -o report"
         " (runs with other --turns or -n compare with --allow turns samples)",
