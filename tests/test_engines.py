@@ -215,7 +215,7 @@ async def opened(kind, model, folder):
         elif kind == "in this process":
             engine = VllmEngine(VllmSettings(model=model.folder))
         elif kind == "replay":
-            yield ReplayEngine(write_lines(folder / "r.jsonl", [{"id": "p", "raw_responses": [["a", "b"]]}]), 2)
+            yield ReplayEngine(write_lines(folder / "r.jsonl", [{"id": "p", "raw_responses": [["a", "b"]]}]))
             return
         elif kind == "torch":
             from transformers import Qwen3Config, Qwen3ForCausalLM

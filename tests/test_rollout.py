@@ -31,7 +31,7 @@ SETTINGS = {"num_completions": 2, "max_tokens": 64, "seed": 0}
 
 
 def replay(tmp_path, turns):
-    return ReplayEngine(write_lines(tmp_path / "recorded.jsonl", [{"id": 0, "raw_responses": turns}]), len(turns[0]))
+    return ReplayEngine(write_lines(tmp_path / "recorded.jsonl", [{"id": 0, "raw_responses": turns}]))
 
 
 @pytest.mark.sandbox
@@ -60,17 +60,6 @@ async def test_programs_are_judged_answered_by_the_first_failing_public_test_and
     assert [message["role"] for message in repaired] == ["system", "user"] + ["assistant", "user"] * 3
     assert "Input:\n3\nProgram's Output:\n6\nExpected Output:\n9" in repaired[3]["content"]
     assert ALL_PUBLIC_PASSED in repaired[5]["content"] and ALL_PUBLIC_PASSED in repaired[7]["content"]
-
-
-async def test_a_replay_without_a_response_for_a_call_records_the_error_and_fails_the_tests(tmp_path):
-    first = write_lines(tmp_path / "s.jsonl", [square_problem(i, responses=[DOUBLE]) for i in (0, 1)])
-    run = RepairSettings(first, tmp_path / "m.jsonl", **(SETTINGS | {"num_completions": 1}), turns=1)
-    await repair(run, replay(tmp_path, [[DOUBLE], [RIGHT]]), FakeJudge(True))
-    whole, record = read_records(run.output_file)
-    assert whole["finish_reasons"][1] == ["stop"]
-    assert record["finish_reasons"][1] == ["error"]
-    assert "holds no response" in record["errors"][1][0]
-    assert record["public_pass_rates"][1] == [0.0]
 
 
 async def test_a_malformed_record_ends_an_evaluation_and_what_was_finished_before_it_is_kept(tmp_path):

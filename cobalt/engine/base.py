@@ -40,8 +40,7 @@ class Completion(BaseModel):
     Attributes:
         text: The response; "" if there is none.
         finish_reason: "stop" (ended by itself), "length" (cut at a limit), "prompt_too_long" (the conversation
-            left no room for a response; `message` has the numbers) or "error" (a replayed response is missing, or
-            the provider withheld its answer).
+            left no room for a response; `message` has the numbers) or "error" (the provider withheld its answer).
         prompt_tokens: Number of tokens in the rendered conversation.
         completion_tokens: Number of generated tokens, including those of hidden reasoning.
         cached_tokens: How many of the prompt's tokens the engine had computed before, for another sample or turn; 0 if

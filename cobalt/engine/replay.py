@@ -4,7 +4,7 @@ It finds responses by problem, turn and sample and does not read the conversatio
 if the judge's feedback differs from the recorded feedback. It generates nothing.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,54 +18,38 @@ from cobalt.stage.records import iterate_records
 
 
 class ReplayEngine:
-    """Replays the responses of a multi-turn or single-turn file.
+    """Replays the responses of a multi-turn or single-turn file; UserError if it cannot be read or has none.
 
     Attributes:
         path: The file.
     """
 
-    def __init__(self, path: Path, samples: int) -> None:
-        """Read the recorded file; the first `samples` responses of each problem will be used.
-
-        Raises:
-            UserError: the file cannot be read, or a record has no responses or fewer than `samples`.
-        """
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._responses: dict[ProblemId, list[tuple[str, ...]]] = {}  # [sample][turn]
         for record in iterate_records(path):
             with naming(f"{path}: record {record['id']!r}"):
-                recorded = decode_responses(record)
-            if len(recorded) < samples:
+                self._responses[record["id"]] = decode_responses(record)
+
+    def check(self, problems: Iterable[ProblemId], samples: int, turns: int) -> None:
+        """Raise UserError unless the file has so many samples of so many turns of each problem."""
+        for problem in problems:
+            recorded = self._responses.get(problem, [])
+            longest = len(recorded[0]) if recorded else 0  # samples of a problem have the same number of turns
+            if len(recorded) < samples or longest < turns:
                 raise UserError(
-                    f"{path}: record {record['id']!r} has {len(recorded)} responses, and {samples} are asked for:"
-                    f" give -n {len(recorded)}"
+                    f"{self.path} has {len(recorded)} samples of {longest} turns for problem {problem!r}, and {samples}"
+                    f" of {turns} are asked for: give the file that was recorded with these problems, or fewer by -n,"
+                    " --turns or --ids"
                 )
-            self._responses[record["id"]] = recorded
-
-    @property
-    def turns(self) -> int:
-        """The turns of the longest trajectory in the file."""
-        return max((len(turns) for samples in self._responses.values() for turns in samples), default=0)
-
-    @property
-    def problems(self) -> Set[ProblemId]:
-        """The problems that the file holds responses for."""
-        return self._responses.keys()
 
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
     ) -> list[Completion]:
-        """The recorded completions of this call; a missing one becomes a completion with an error."""
-        samples = self._responses.get(call.problem_id, [])
-        wanted = samples[: settings.n] if call.sample is None else samples[call.sample :][:1]
-        completions = [
-            Completion(text=responses[call.turn], finish_reason="stop")
-            for responses in wanted
-            if call.turn < len(responses)
-        ]
-        message = f"{self.path.name} holds no response for {call}"
-        missing = Completion(text="", finish_reason="error", message=message)
-        return completions + [missing] * (settings.n - len(completions))
+        """The recorded completions of this call."""
+        samples = range(settings.n) if call.sample is None else [call.sample]
+        recorded = self._responses[call.problem_id]
+        return [Completion(text=recorded[sample][call.turn], finish_reason="stop") for sample in samples]
 
     async def describe(self) -> Mapping[str, Any]:
         """The digest of the recorded file."""

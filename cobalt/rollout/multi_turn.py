@@ -64,6 +64,11 @@ class RepairSettings(RolloutSettings):
         super().__post_init__()
         check_ranges(self, ("turns", self.turns >= 0, "0 or more"))
 
+    @property
+    def programs(self) -> int:
+        """Programs of each trajectory, the first one included."""
+        return self.turns + 1
+
     def decisive(self) -> dict[str, Any]:
         """See `RolloutSettings.decisive`."""
         of_this_stage = ("turns", "public_tests", "enable_thinking", "truncated_thinking")
@@ -100,8 +105,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
         judge: Judges; None: the judge of the settings.
 
     Raises:
-        UserError: bad input, a first turn or a result that other settings made, or a replay that holds none of the
-            problems or too few turns.
+        UserError: bad input, a first turn or a result that other settings made, or a replay without some response.
         ServiceDown: engine or judge is not running.
     """
     problems = load_problems(settings.input_file)
@@ -119,7 +123,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
 
     async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:
         rules = RepairRules(
-            prompts, generation, settings.turns + 1, settings.enable_thinking, settings.truncated_thinking
+            prompts, generation, settings.programs, settings.enable_thinking, settings.truncated_thinking
         )
         tests, first = settings.feedback_tests(problem), decode_first_turns(problem.record)
         trajectories = await repair_problem(problem, engine, judge, rules, tests=tests, first=first)
@@ -129,14 +133,11 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
         }
 
     async def continued(engine: Engine) -> dict[str, Any]:
-        if isinstance(engine, ReplayEngine) and engine.turns <= settings.turns:
-            held = f"{engine.path} holds {engine.turns} turns, and {settings.turns + 1} are asked for"
-            raise UserError(f"{held}: give fewer --turns")
         differences = await _check_first_turn(settings, engine) if any(recorded.values()) else {}
         return {"first_turn": differences} if differences else {}
 
     planned = {
-        identifier: number * settings.turns if number else samples * (settings.turns + 1)
+        identifier: number * settings.turns if number else samples * settings.programs
         for identifier, number in recorded.items()
     }
     failed = await run_rollout(settings, problems, planned, (engine, judge), work, continued)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -18,7 +18,7 @@ from cobalt.episode.trajectory import Turn
 from cobalt.judge import Judge
 from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, ProblemId, choose_problems
-from cobalt.stage.errors import UserError, naming
+from cobalt.stage.errors import naming
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
 from cobalt.stage.progress import Standing, ticking
 from cobalt.stage.run import Concurrency, Each, Flag, Input, OptionalFile, Output, check_ranges
@@ -105,6 +105,11 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}
         return read_settings(GenerationSettings, values, {}, "")
 
+    @property
+    def programs(self) -> int:
+        """Programs of each trajectory."""
+        return 1
+
     def services(self) -> Services:
         """The services that the run needs."""
         return "judge and engine" if self.replay_file is None else "judge"
@@ -116,7 +121,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
             UserError: no engine is named, a setting of it is wrong, or the model is not there.
         """
         if self.replay_file is not None:
-            return nullcontext(ReplayEngine(self.replay_file, self.num_completions))
+            return nullcontext(ReplayEngine(self.replay_file))
         log = companion_path(self.output_file, ".engine.log")
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
 
@@ -208,18 +213,6 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def check_replay(engine: Engine, problems: Collection[ProblemId]) -> None:
-    """Raise UserError if the engine is a replay that holds none of the problems.
-
-    Other responses that it lacks are recorded as empty ones with an error, which count as wrong.
-    """
-    if isinstance(engine, ReplayEngine) and engine.problems.isdisjoint(problems):
-        raise UserError(
-            f"{engine.path} holds responses for none of the {len(problems)} problems, such as {next(iter(problems))!r}:"
-            " give the file that was recorded with these problems"
-        )
-
-
 async def run_rollout(
     settings: RolloutSettings,
     problems: Sequence[Problem],
@@ -251,8 +244,9 @@ async def run_rollout(
         with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
             left = {problem: number for problem, number in planned.items() if problem not in output.done}
             engine = CountingEngine(opened, sum(left.values()))
+            if isinstance(opened, ReplayEngine):
+                opened.check(left, settings.num_completions, settings.programs)
             if left:
-                check_replay(opened, left)
                 output.arguments |= await decided(opened) if decided else {}
                 output.arguments |= {"engine": dict(await engine.describe()), "judge": dict(await judge.describe())}
             if settings.samples == "auto":

@@ -59,7 +59,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
         judge: Judges; None: the judge of the settings.
 
     Raises:
-        UserError: bad input, a result that other settings made, or a replay that holds none of the problems.
+        UserError: bad input, a result that other settings made, or a replay without some response.
         ServiceDown: engine or judge is not running.
     """
     problems = load_problems(settings.input_file)
