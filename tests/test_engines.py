@@ -98,12 +98,10 @@ def limited(room):
 
 
 @pytest.mark.parametrize("room", [20, 0])
-async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(tmp_path, room):
-    async with foreign(limited(room), model=save_policy(tmp_path, "qwen3")) as (engine, provider):
+async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(room):
+    async with foreign(limited(room)) as (engine, provider):
         made = await engine.generate(CHAT, TWO, CALL)
-    length = len(make_tokenizer("qwen3").apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"])
-    expected = ("stop", 10) if room else ("prompt_too_long", length)
-    assert [(completion.finish_reason, completion.prompt_tokens) for completion in made] == [expected] * 2
+    assert [completion.finish_reason for completion in made] == ["stop" if room else "prompt_too_long"] * 2
     assert ["max_tokens" in request["body"] for request in provider.requests].count(False) == 2
     assert room or "context length" in made[0].message
 

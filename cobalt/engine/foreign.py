@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from cobalt.engine.base import Completion, GenerationSettings
-from cobalt.engine.vllm_engine import render, without_end
+from cobalt.engine.vllm_engine import without_end
 from cobalt.episode import Message
 from cobalt.episode.chat_template import end_of_turn, head_of_responses, template_arguments
 from cobalt.episode.thinking import CLOSE, OPEN
@@ -30,10 +30,6 @@ PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """Fields that sample from the model as it is; without them a server takes those of the model's generation_config."""
 
 _LENGTH = re.compile(r"context.length|context.window|too long|max_model_len|maximum (?:model )?length", re.IGNORECASE)
-
-
-class _TooLong(Exception):
-    """A server refuses a request for its length; the message has its reason."""
 
 
 async def foreign_server(servers: Servers, model: str | None) -> "ForeignServer":
@@ -115,30 +111,25 @@ class ForeignServer:
             **({"chat_template_kwargs": arguments} if arguments else {}),
         }
         seeds = [{} if settings.seed is None else {"seed": settings.seed + sample} for sample in range(settings.n)]
-        # Without a number a server gives what the prompt leaves of the context.
-        limits: list[dict[str, int]] = [{"max_tokens": settings.max_tokens}, {}]
-        reason = ""
-        for limit in limits:
-            tasks = [asyncio.create_task(self._sample(body | limit | seed, opened)) for seed in seeds]
-            try:
-                return list(await asyncio.gather(*tasks))
-            except _TooLong as error:
-                reason = str(error)
-            finally:
-                for task in tasks:  # those that are left when one fails
-                    task.cancel()
-        prompt, thinking = list(conversation), settings.chat_template_thinking
-        tokens = 0 if self._tokenizer is None else len(render(self._tokenizer, prompt, thinking)[0])
-        refused = Completion(text="", finish_reason="prompt_too_long", prompt_tokens=tokens, message=reason)
-        return [refused] * settings.n
+        tasks = [asyncio.create_task(self._sample(body | seed, settings.max_tokens, opened)) for seed in seeds]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:  # those that are left when one fails
+                task.cancel()
 
-    async def _sample(self, body: Mapping[str, Any], opened: str) -> Completion:
-        sent = await self._servers.post("/v1/chat/completions", encode(body), accept=(400,))
-        if sent.status_code == 400:
+    async def _sample(self, body: dict[str, Any], most: int, opened: str) -> Completion:
+        # Without a number a server gives what the prompt leaves of the context.
+        for asked in (body | {"max_tokens": most}, body):
+            sent = await self._servers.post("/v1/chat/completions", encode(asked), accept=(400,))
+            if sent.status_code != 400:
+                return self._completion(sent, opened)
             refusal = reason_of(sent)
-            if _LENGTH.search(refusal):
-                raise _TooLong(refusal)
-            raise UserError(f"the engine at {sent.request.url} refuses a request: {refusal}")
+            if not _LENGTH.search(refusal):
+                raise UserError(f"the engine at {sent.request.url} refuses a request: {refusal}")
+        return Completion(text="", finish_reason="prompt_too_long", message=refusal)
+
+    def _completion(self, sent: httpx.Response, opened: str) -> Completion:
         try:
             answer = json.loads(sent.content)
             [choice] = answer["choices"]
