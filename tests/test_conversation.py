@@ -415,22 +415,12 @@ def test_the_other_order_of_axes_is_read_where_lengths_tell_it(transposed):
     assert figures(others(THREE_BY_TWO, *transposed)) == figures(THREE_BY_TWO)
 
 
-def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples_and_no_conversations_tell_them():
-    def known(record, *transposed):
-        return axes_are_known(trajectories_of(others(record, *transposed)))
-
-    square = trajectory_record(0, [[(0, 0), (1, 2)], [(1, 2), (2, 0)]], feedback=lambda s, t: f"Feedback:\ngot {t}.{s}")
-    assert axes_are_known(trajectories_of(square)) and known(THREE_BY_TWO) and not known(square)
-    assumed = trajectories_of(others(square)).trajectories
-    assert [one.hidden_pass_rates for one in assumed] == [[0, 1], [1, 0]]
-    assert [turn.response for turn in assumed[1].turns] == ["response 1.0", "response 1.1"]
-    for text in ("answer {}.{}", "<think>t</think>\n\nanswer {}.{}\n"):  # what the conversations have, and more
-        written = square | {"raw_responses": [[text.format(sample, turn) for sample in (0, 1)] for turn in (0, 1)]}
-        assert known(written) and not known(written, "raw_responses")
-    results = [[{"passing": [False], "feedback": [f"got {turn}.{sample}"]} for sample in (0, 1)] for turn in (0, 1)]
-    without = {name: value for name, value in square.items() if name != "raw_responses"}
-    judged = without | {"public_exec_results": results}
-    assert known(judged) and not known(without) and not known(judged, "public_exec_results")
+def test_axes_are_uncertain_only_where_others_have_as_many_turns_as_samples():
+    square = trajectory_record(0, [[(0, 0), (1, 2)], [(1, 2), (2, 0)]])
+    assert axes_are_known(trajectories_of(square)) and axes_are_known(trajectories_of(others(THREE_BY_TWO)))
+    assumed = trajectories_of(others(square))
+    assert not axes_are_known(assumed)
+    assert [one.hidden_pass_rates for one in assumed.trajectories] == [[0, 1], [1, 0]]
 
 
 NO_NUMBERS = [10**5000, -(10**5000), float("inf"), float("-inf"), True, "1", {}]

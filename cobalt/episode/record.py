@@ -203,26 +203,14 @@ def _by_sample(columns: Mapping[str, Sequence[Sequence[Any]]], samples: int, tur
 
 
 def axes_are_known(group: ProblemTrajectories) -> bool:
-    """Whether the axes of a decoded record are certain; if not, they were assumed to be the paper's.
+    """Whether the axes of a decoded record are certain.
 
-    In a record that this project did not write, the axes follow from the lengths of its lists. If the record has as
-    many turns as samples, they are the paper's where its responses or results are those of its conversations, which
-    have one order only: each message of the model is a part of its response, and each feedback holds that of a failed
-    test. Then the authors' multi-turn script wrote the record, and their evaluation, which writes `all_pass_rates` by
-    sample, added to it.
+    In a record that this project did not write, they follow from the lengths of its lists, and are assumed to be the
+    paper's where there are as many turns as samples.
     """
     record, samples, turns = group.problem.record, len(group.trajectories), len(group.trajectories[0].turns)
     ours = all(record.get(field) is not None for field in ("finish_reasons", "hidden_verdicts"))
-    if samples != turns or samples == 1 or ours:
-        return True
-    if "conversations" not in record or not {"raw_responses", "public_exec_results"} & record.keys():
-        return False
-    for trajectory in group.trajectories:
-        for shown, turn in zip(_said(trajectory.messages, "assistant"), trajectory.turns, strict=True):
-            failure = (turn.public_result.first_failure() if turn.public_result else None) or ""
-            if shown not in turn.response or (turn.feedback is not None and failure.strip() not in turn.feedback):
-                return False
-    return True
+    return ours or samples != turns or samples == 1
 
 
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
