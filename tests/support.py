@@ -89,7 +89,7 @@ def write_lines(path, records):
     return path
 
 
-def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"feedback {turn}", **fields):
+def trajectory_record(identifier, samples, **fields):
     """An evaluated record of `square_problem`, as eval_multi_turn.py leaves it.
 
     `samples` is [sample][turn] of (public tests passed, hidden tests passed), each of two.
@@ -100,7 +100,7 @@ def trajectory_record(identifier, samples, *, feedback=lambda sample, turn: f"fe
         messages = [{"role": "system", "content": "system"}, {"role": "user", "content": f"problem {identifier}"}]
         for turn in range(turns):
             messages.append({"role": "assistant", "content": f"answer {sample}.{turn}"})
-            messages.append({"role": "user", "content": feedback(sample, turn)})
+            messages.append({"role": "user", "content": f"feedback {turn}"})
         return messages
 
     return (

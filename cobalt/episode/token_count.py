@@ -73,11 +73,6 @@ class PromptTokenCounter:
         if self.arguments:
             content += repr(sorted(self.arguments.items()))
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
-        self._fast = self.tokenizer.backend_tokenizer if self.tokenizer.is_fast else None
-        if self._fast is not None:
-            # A tokenizer's file may turn both on, and a truncated or padded length would be wrong.
-            self._fast.no_truncation()
-            self._fast.no_padding()
 
     def count(self, conversations: Sequence[Conversation]) -> list[int]:
         """The number of tokens of each conversation, generation prompt included; one batch, on all cores.
@@ -90,9 +85,6 @@ class PromptTokenCounter:
         return self._count_texts(render_prompts(self.tokenizer, conversations, self.arguments))
 
     def _count_texts(self, texts: Sequence[str]) -> list[int]:
-        if self._fast is not None:
-            # Not the tokenizer's own call, which makes lists of Python integers and takes twice as long.
-            return [len(encoding) for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
         return [len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def count_responses(self, responses: Sequence[str]) -> list[int]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import logging
 import shlex
 from collections import Counter
 from typing import Any
@@ -19,8 +18,6 @@ from cobalt.rollout.shared import RolloutSettings, cut_off, percent, run_rollout
 from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Outcome, quoted, stage
 from cobalt.stage.service_flags import same_services
-
-logger = logging.getLogger(__name__)
 
 _OF_LATER_TURNS = (
     "prompts",
@@ -65,10 +62,6 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     problems = load_problems(settings.input_file)
     chosen = settings.chosen(problems)
     settings.check_wording(chosen)
-    without = sum(not problem.public_tests for problem in chosen)
-    if without:
-        words = "%d of %d problems have no public tests, which cobalt repair needs: cobalt split makes them"
-        logger.info(words, without, len(chosen))
     prompts = load_prompts(settings.prompts)
 
     async def work(problem: Problem, engine: Engine, judge: Judge, generation: GenerationSettings) -> dict[str, Any]:
