@@ -89,20 +89,14 @@ class Engine(Protocol):
         ...
 
     async def describe(self) -> Mapping[str, Any]:
-        """The model and settings that decide this engine's answers, for the run's manifest.
+        """The model and settings that decide this engine's answers, for the run's manifest; raises as `generate`.
 
         An engine that runs a model itself adds `device`, "cpu" or "gpu", and the model's `name` in reports.
-
-        Raises:
-            ServiceDown: the engine is not running; the message says how to start it.
         """
         ...
 
 
 def derive_seed(seed: int, call: Call) -> int:
-    """A 31-bit seed for one call, from the run's seed and the call's problem, turn and sample.
-
-    It depends on nothing else, so a record is the same whatever other records are made in the same run.
-    """
+    """A 31-bit seed for one call, from the run's seed and the call's problem, turn and sample, and nothing else."""
     text = repr((seed, *call))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1

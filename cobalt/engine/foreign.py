@@ -35,12 +35,8 @@ _LENGTH = re.compile(r"context.length|context.window|too long|max_model_len|maxi
 async def foreign_server(servers: Servers, model: str | None) -> "ForeignServer":
     """The servers' model and its tokenizer, if it can be loaded.
 
-    Args:
-        servers: They must all serve the model.
-        model: Its name on the servers, or its folder; None: the only model that they serve.
-
-    Raises:
-        UserError: the servers do not speak OpenAI's API, or do not have the model.
+    `model` is its name on the servers, or its folder; None: the only model that they serve. UserError: the servers do
+    not speak OpenAI's API, do not have the model, or differ.
     """
     entries = [_entry(answer, model) for answer in await servers.ask_all("/v1/models")]
     named = [{name: entry[name] for name in ("id", "max_model_len") if entry.get(name)} for entry in entries]
@@ -82,12 +78,10 @@ def _tokenizer(names: Iterable[str]) -> Any:
 
 
 class ForeignServer:
-    """A model on foreign servers.
+    """A model on foreign servers, whose URLs have no `/v1`.
 
-    Args:
-        servers: Their URLs, without `/v1`.
-        description: `model`, `max_model_len` if the server tells it, and `foreign`.
-        tokenizer: The model's tokenizer; None: it is not at hand.
+    `description` has `model`, `max_model_len` if the server tells it, and `foreign`. Without the model's tokenizer
+    nothing is known of its chat template.
     """
 
     def __init__(self, servers: Servers, description: Mapping[str, Any], tokenizer: Any) -> None:

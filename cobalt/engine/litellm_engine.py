@@ -49,11 +49,7 @@ _Answer = tuple[Completion, dict[str, Any] | None]  # with the provider's usage;
 async def open_engine(
     flags: ApiFlags, result: Path | None, response_format: dict[str, Any] | None = None
 ) -> AsyncIterator["LiteLLMEngine"]:
-    """The engine of a command's flags, with the log of the calls that were paid for `result`.
-
-    Raises:
-        UserError: see `LiteLLMEngine` and `CallLog`.
-    """
+    """The engine of a command's flags, with the log of the calls that were paid for `result`."""
     credentials = read_credentials({name.upper(): getattr(flags, name) for name in _KEYS})
     with CallLog(result) as log:
         async with LiteLLMEngine(flags, credentials, log, response_format=response_format) as engine:
@@ -126,21 +122,15 @@ class LiteLLMEngine:
     ) -> list[Completion]:
         """Draw completions, each by a request of its own; see `Engine.generate`.
 
-        Raises:
-            RequestRefused: the provider refuses the key, the model, the account or `max_tokens`.
-            SpendLimitReached: the spend limit is reached.
-            InfrastructureError: the provider failed at every attempt.
+        RequestRefused: the provider refuses the key, the model, the account or a parameter. SpendLimitReached: the
+        spend limit is reached.
         """
         samples = [call.sample] if call.sample is not None and settings.n == 1 else range(settings.n)
         calls = [call._replace(sample=sample) for sample in samples]
         return list(await asyncio.gather(*(self._one(conversation, settings, one) for one in calls)))
 
     async def describe(self) -> Mapping[str, Any]:
-        """Model, provider and the settings that decide answers; see `Engine.describe`.
-
-        Raises:
-            ServiceDown: nothing listens at `api_base`.
-        """
+        """Model, provider and the settings that decide answers; ServiceDown: nothing listens at `api_base`."""
         if self._flags.api_base:
             await check_listening(self._flags.api_base)
         decisive = {
@@ -158,10 +148,7 @@ class LiteLLMEngine:
         return self._response_format() is not None
 
     def parameters(self, settings: GenerationSettings) -> dict[str, Any]:
-        """The parameters that are sent with the conversation.
-
-        A parameter that the provider does not accept is left out, and reported once.
-        """
+        """The parameters that are sent; one that the provider does not accept is left out, and reported once."""
         switch = template_arguments(settings.chat_template_thinking)
         effort = self._flags.reasoning_effort
         wanted: dict[str, Any] = {
@@ -300,12 +287,10 @@ class LiteLLMEngine:
         raise end(message)
 
     def _completion(self, read: Body, body: Body) -> _Answer:
-        """The completion and the usage of a response.
+        """The completion and the usage of a response, as the provider sent it and as LiteLLM reads it.
 
-        Args:
-            read: LiteLLM's reading, {} if it rejects the response. It makes some providers' calls of tools into the
-                JSON that was asked for.
-            body: As the provider sent it.
+        The reading is {} if LiteLLM rejects the response. It makes some providers' calls of tools into the JSON that
+        was asked for.
         """
         as_sent = not read or ("choices" in body and self._schema is None)
         text, reason, message = read_answer(body if as_sent else read, read)

@@ -27,11 +27,7 @@ def model_path(model: str) -> Path | None:
 
 
 def check_model(model: str) -> None:
-    """Check that a model is there, and that a folder has a chat template.
-
-    Raises:
-        UserError: the folder holds no model or no chat template, or the Hub does not give such a model within 10 s.
-    """
+    """Raise UserError if a folder holds no model or no chat template, or the Hub gives no such model within 10 s."""
     path = model_path(model)
     if path is not None:
         check_folder(path)
@@ -42,11 +38,7 @@ def check_model(model: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Check that a folder holds a model in the format of Hugging Face and a chat template that fit together.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Raise UserError unless a folder holds a model in the format of Hugging Face and a template that fit together."""
     if not path.exists():
         raise UserError(f"there is no folder {path}: give a model's folder, or a hub name")
     others = sorted(file.name for file in path.glob("*.gguf")) if path.is_dir() else []

@@ -16,13 +16,9 @@ from cobalt.stage.settings import pairs, read_settings
 
 
 def kind_of(model: str) -> EngineKind:
-    """The kind of engine that has a model.
+    """The kind of engine that has a model: vLLM for a folder, and for a hub name whose owner is not a provider.
 
-    A folder is for vLLM, and so is a hub name whose owner is not a provider of LiteLLM. A name without an owner, and
-    one whose owner is a provider, are LiteLLM's.
-
-    Raises:
-        UserError: the owner is a provider, and this machine's cache of the Hub has the model.
+    Other names are LiteLLM's. UserError: the owner is a provider, and this machine's cache of the Hub has the model.
     """
     if model_path(model) is not None:
         return "vllm"
@@ -47,10 +43,8 @@ def kind_of(model: str) -> EngineKind:
 
 def engine_urls(urls: Sequence[str] = ()) -> list[str]:
     """The URLs that a command's engines are at: its flags, or `COBALT_ENGINE_URL`, or `COBALT_HTTP`; [] for none."""
-    named = list(urls) or os.environ.get("COBALT_ENGINE_URL", "").split()
-    if not named and (base := os.environ.get("COBALT_HTTP")):
-        named = [f"{base.rstrip('/')}/vllm_actor"]
-    return [url.rstrip("/") for url in named]
+    base = os.environ.get("COBALT_HTTP", "").rstrip("/")
+    return list(urls) or os.environ.get("COBALT_ENGINE_URL", "").split() or ([f"{base}/vllm_actor"] if base else [])
 
 
 def open_vllm_or_url(
@@ -65,8 +59,7 @@ def open_vllm_or_url(
         log: File for the output of an engine in this process; see `VllmEngine`.
 
     Raises:
-        UserError: there is neither a URL nor a model, or settings come with a URL, or a setting is wrong, or the model
-            is not there.
+        UserError: there is neither a URL nor a model, settings come with a URL, or a setting or the model is wrong.
     """
     named = engine_urls(urls)
     if named and settings:

@@ -33,11 +33,7 @@ class Credentials:
     values: Mapping[str, str] = field(repr=False)
 
     def get(self, variable: str) -> str | None:
-        """A variable's value; None if it is not set or empty.
-
-        Raises:
-            UserError: the value cannot be a key (it holds blanks, control characters or characters outside ASCII).
-        """
+        """A variable's value, None if it is not set or empty; UserError: it holds characters that no key has."""
         value = self.values.get(variable, "").strip()
         if not all("!" <= character <= "~" for character in value):
             raise UserError(f"{variable} holds blanks or characters that no key has: copy it again")
@@ -64,11 +60,7 @@ def read_credentials(flags: Mapping[str, str]) -> Credentials:
 
 
 def import_litellm() -> Any:
-    """LiteLLM, without its messages and with the prices of the installed package, not downloaded ones.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """LiteLLM, without its messages and with the prices of the installed package; UserError: it is not installed."""
     local_prices = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         with environment_variables(LITELLM_LOCAL_MODEL_COST_MAP=local_prices):
@@ -87,9 +79,7 @@ def import_litellm() -> Any:
 def find_access(litellm: Any, flags: ApiFlags, credentials: Credentials) -> tuple[str, str, str, dict[str, Any]]:
     """The names of the model and its provider in LiteLLM, the variable that holds the key, and arguments for LiteLLM.
 
-    Raises:
-        UserError: `api_base` is not a plain URL of a server, LiteLLM knows no provider of the model, or there is no
-            key; the message names the flag or the variable.
+    UserError: `api_base` is not a plain URL of a server, LiteLLM knows no provider of the model, or there is no key.
     """
     name, base = flags.model_name, flags.api_base
     if base is not None:

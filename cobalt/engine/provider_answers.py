@@ -162,10 +162,8 @@ def error_inside(body: Body) -> ProviderError | None:
 def read_answer(answer: Body, read: Body) -> tuple[str, FinishReason, str]:
     """Text and finish reason of a chat completion of OpenAI's form, and what went wrong ("" if there is a text).
 
-    `read` is LiteLLM's reading of it ({} without one), which knows the providers' own names of finish reasons.
-
-    Raises:
-        KeyError, TypeError, AttributeError: it is malformed.
+    `read` is LiteLLM's reading of it ({} without one), which knows the providers' own names of finish reasons. A
+    malformed one raises KeyError, TypeError or AttributeError.
     """
     if not answer["choices"]:
         return "", "error", "the provider sent no choice"

@@ -32,11 +32,7 @@ _LONGEST = 2**20
 
 
 class EngineOutput:
-    """Where the engine's process writes: a file, or this process's own standard output and error.
-
-    Args:
-        log: The file, which is made anew; None: the standard output and error, as they are.
-    """
+    """Where the engine's process writes: a file `log`, which is made anew, or (None) this process's own output."""
 
     def __init__(self, log: Path | None) -> None:
         self.log = log
@@ -108,10 +104,8 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
     Call it where the event loop runs that will use the engine, and before a process has threads or descriptors that
     the engine's process must not have.
 
-    Raises:
-        UserError: vLLM is built for another device, or refuses the settings, such as for too few GPUs.
-        InfrastructureError: vLLM did not start; the message has its first error.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; nothing is left of the engine.
+    UserError: vLLM is built for another device, or refuses the settings, such as for too few GPUs. InfrastructureError:
+    vLLM did not start; the message has its first error. After KeyboardInterrupt nothing is left of the engine.
     """
     _set_variables(settings)
     # The latter is read when torch is loaded, and is not meant for other children of this process.
