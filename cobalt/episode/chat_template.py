@@ -31,13 +31,8 @@ def template_arguments(thinking: TemplateThinking) -> dict[str, Any]:
 def render_prompts(tokenizer: Any, conversations: Sequence[Conversation], arguments: Mapping[str, Any]) -> list[str]:
     """Conversations as prompts: the text that a tokenizer's chat template makes of them, generation prompt included.
 
-    Args:
-        tokenizer: The tokenizer, with a chat template.
-        conversations: Messages with `role` and `content`.
-        arguments: Of the template, besides the messages.
-
-    Raises:
-        UserError: the template cannot be used, refuses a conversation, or leaves a message's text out.
+    `arguments` are those of the template besides the messages. UserError: the template cannot be used, refuses a
+    conversation, or leaves a message's text out.
     """
     for roles in {tuple(str(message["role"]) for message in conversation) for conversation in conversations}:
         _check_shows_texts(tokenizer, roles, arguments)
@@ -83,13 +78,13 @@ def opened_thinking(prompt: str) -> str:
 
 
 def head_of_responses(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
-    """What a tokenizer's template opens in its prompts (`opened_thinking`), with these arguments of the template.
+    """What a tokenizer's template opens in its prompts (`opened_thinking`); arguments as for `render_prompts`."""
+    return opened_thinking(_shortest_prompt(tokenizer, arguments))
 
-    Raises:
-        UserError: the template cannot be used for a conversation of one user message.
-    """
+
+def _shortest_prompt(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
     [prompt] = render_prompts(tokenizer, [[{"role": "user", "content": "."}]], arguments)
-    return opened_thinking(prompt)
+    return prompt
 
 
 def template_thinks(tokenizer: Any, arguments: Mapping[str, Any]) -> bool:
@@ -97,12 +92,9 @@ def template_thinks(tokenizer: Any, arguments: Mapping[str, Any]) -> bool:
 
     It is if it opens the thinking in its prompts (R1-Distill), or deals with the tag anywhere (Qwen3, which takes the
     thinking out of earlier answers). It is not if its prompts end with a thinking that is closed (Qwen3 with
-    `enable_thinking` off), or it has no such tag (SmolLM2, Llama 3, Qwen2.5-Coder).
-
-    Raises:
-        UserError: the template cannot be used for a conversation of one user message.
+    `enable_thinking` off), or it has no such tag (SmolLM2, Llama 3, Qwen2.5-Coder). UserError: as for `render_prompts`.
     """
-    [prompt] = render_prompts(tokenizer, [[{"role": "user", "content": "."}]], arguments)
+    prompt = _shortest_prompt(tokenizer, arguments)
     if opened_thinking(prompt):
         return True
     return not prompt.rstrip().endswith(CLOSE) and CLOSE in tokenizer.get_chat_template()

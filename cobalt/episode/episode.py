@@ -77,11 +77,7 @@ class Episode:
         return self.observe(turn, await judge_response(judge, turn.response, self._tests))
 
     def observe(self, turn: Turn, result: ExecResult) -> Turn:
-        """Answer a turn whose program has been judged already; see `step`.
-
-        Raises:
-            ValueError: the episode is done.
-        """
+        """Answer a turn whose program has been judged already; see `step`."""
         if self.done:
             raise ValueError("the episode is done")
         failure = result.first_failure()
@@ -93,11 +89,7 @@ class Episode:
 
 
 async def judge_response(judge: Judge, response: str, tests: TestSuite) -> ExecResult:
-    """The result of a response's program on some tests; without a program every test fails.
-
-    Raises:
-        InfrastructureError: the judge failed.
-    """
+    """The result of a response's program on some tests; without a program every test fails. Raises as the judge."""
     program = program_of(response)
     if program is None:
         return ExecResult.no_code(len(tests))

@@ -38,14 +38,9 @@ class PromptSet:
     digests: Mapping[str, str]
 
     def first_turn(self, question: str, fn_name: str | None = None) -> str:
-        """The first user message for a problem statement.
+        """The first user message for a problem statement; `fn_name` is the function to write, None: a whole program.
 
-        Args:
-            question: The statement.
-            fn_name: The function to write; None where a whole program is asked for.
-
-        Raises:
-            UserError: the template does not render these texts; the message names its file.
+        UserError: the template does not render these texts; the message names its file.
         """
         with _naming(self.first_turn_template.filename):
             return self.first_turn_template.render(question=question, fn_name=fn_name)
@@ -81,8 +76,7 @@ def _naming(file: object) -> Iterator[None]:
 def load_prompts(name: str | None) -> PromptSet:
     """Load a built-in set by name (`paper`, `pocket`, `program`) or any folder by path; None: `paper`.
 
-    Raises:
-        UserError: no such set, a file of it is missing, or a template does not render.
+    UserError: there is no such set, a file of it is missing, or a template does not render.
     """
     name = DEFAULT if name is None else name
     folder = BUILT_IN / name if (BUILT_IN / name).is_dir() else Path(name)

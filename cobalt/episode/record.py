@@ -152,8 +152,7 @@ def read_trajectories(path: Path, *, unfinished: bool = False) -> Iterator[Probl
 def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Trajectory, ...]:
     """The trajectories of one multi-turn or evaluated record, by sample.
 
-    Raises:
-        UserError: the record has no responses, or a field is malformed; the message names the field.
+    UserError: the record has no responses, or a field is malformed; the message names the field.
     """
     columns = _columns(_TURN_COLUMNS, record, ("conversations", *_TURN))
     conversations: list[list[Message]] = []
@@ -216,8 +215,7 @@ def axes_are_known(group: ProblemTrajectories) -> bool:
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
     """The responses of a single-turn record, by sample; None if the record has none (it is a problem only).
 
-    Raises:
-        UserError: a field is malformed; the message names the field.
+    UserError: a field is malformed; the message names the field.
     """
     if record.get("responses") is None:
         return None
@@ -231,8 +229,7 @@ def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
 def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The responses of a single-turn or multi-turn record, `[sample][turn]`; other fields are not read.
 
-    Raises:
-        UserError: the record has no responses, or they are malformed.
+    UserError: the record has no responses, or they are malformed.
     """
     if rows := _columns(_TURN_COLUMNS, record, ("raw_responses",)).get("raw_responses"):
         if len({len(row) for row in rows}) > 1:
@@ -247,11 +244,8 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
     """The results of the samples of a single-turn record on all tests of its problem.
 
-    The authors' judge writes a single failed entry if no test was run.
-
-    Raises:
-        UserError: the record has no results, or a result is malformed or does not have one entry for each of `tests`
-            tests.
+    The authors' judge writes a single failed entry if no test was run. UserError: the record has no results, or a
+    result is malformed or does not have one entry for each of `tests` tests.
     """
     results: list[_Result] = _columns(_SAMPLE_COLUMNS, record, ("exec_results",)).get("exec_results", [])
     if not results:
@@ -268,8 +262,7 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
 def recorded_public_tests(problem: Problem) -> PublicTests | None:
     """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors.
 
-    Raises:
-        UserError: the record's field `public_tests` has another value.
+    UserError: the record's field `public_tests` has another value.
     """
     value: PublicTests | None = problem.record.get("public_tests")
     if value in (None, "benign", "perturbed"):
@@ -281,9 +274,7 @@ def feedback_tests(problem: Problem) -> TestSuite:
     """The tests that the feedback in a problem's multi-turn record came from.
 
     A record of the authors does not name these tests. Its feedback came from the perturbed tests if it has any.
-
-    Raises:
-        UserError: the perturbed tests are malformed, or the record's field `public_tests` has an unknown value.
+    UserError: the perturbed tests are malformed, or the record's field `public_tests` has an unknown value.
     """
     perturbed = None if recorded_public_tests(problem) == "benign" else problem.perturbed_tests()
     return problem.public_tests if perturbed is None else perturbed

@@ -49,16 +49,10 @@ class PromptTokenCounter:
     """
 
     def __init__(self, model_name: str, template_arguments: Mapping[str, Any] | None = None) -> None:
-        """Load the tokenizer of a model.
+        """Load the tokenizer of a model (`load_tokenizer`); NoChatTemplate: it has no chat template.
 
-        Args:
-            model_name: A Hugging Face id, or a folder that holds tokenizer files.
-            template_arguments: Arguments of the chat template besides the messages
-                (`cobalt.episode.chat_template.template_arguments`), the same as in collection and training.
-
-        Raises:
-            UserError: there is no such model, or it cannot be fetched.
-            NoChatTemplate: its tokenizer has no chat template.
+        `template_arguments` are those of the chat template besides the messages
+        (`cobalt.episode.chat_template.template_arguments`), the same as in collection and training.
         """
         self.model_name = model_name
         self.tokenizer = load_tokenizer(model_name)
@@ -75,11 +69,7 @@ class PromptTokenCounter:
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:16]
 
     def count(self, conversations: Sequence[Conversation]) -> list[int]:
-        """The number of tokens of each conversation, generation prompt included; one batch, on all cores.
-
-        Raises:
-            UserError: the chat template refuses a conversation, or leaves a message's text out.
-        """
+        """The number of tokens of each conversation, generation prompt included; raises as `render_prompts`."""
         if not conversations:
             return []
         return self._count_texts(render_prompts(self.tokenizer, conversations, self.arguments))
@@ -88,11 +78,7 @@ class PromptTokenCounter:
         return [len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def count_responses(self, responses: Sequence[str]) -> list[int]:
-        """The number of tokens of each response as the model would write it, with the token that marks its end.
-
-        Raises:
-            UserError: as for `check_end`.
-        """
+        """The number of tokens of each response as the model writes it, with its end; raises as `check_end`."""
         self.check_end()
         return [tokens + 1 for tokens in self._count_texts(responses)] if responses else []
 
@@ -125,9 +111,7 @@ def recorded_policy(source: Path) -> str:
     """The model by whose tokenizer prompts are measured where the user names none; a message says which.
 
     It is the model of the Hub that wrote the trajectories of a file, and where no manifest says which, the paper's.
-
-    Raises:
-        UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
+    UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
     """
     engine: Mapping[str, Any] = next((made["engine"] for made in made_by(source) if "engine" in made), {})
     if "model_name" in engine or "fingerprint" in engine:
@@ -143,8 +127,7 @@ def recorded_policy(source: Path) -> str:
 def load_tokenizer(model_name: str) -> Any:
     """The tokenizer of a model, a Hugging Face id or a folder that holds tokenizer files.
 
-    Raises:
-        UserError: there is no such model, or it cannot be fetched.
+    UserError: there is no such model, or it cannot be fetched.
     """
     try:
         from transformers import AutoTokenizer

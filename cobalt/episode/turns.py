@@ -44,11 +44,7 @@ def first_messages(problem: Problem, prompts: PromptSet) -> list[Message]:
 
 
 def check_wording(problem: Problem, prompts: PromptSet) -> None:
-    """Raise if a problem's `instruction`, which is what the model is sent, is not what a named prompt set words.
-
-    Raises:
-        UserError: it is not; the message names the problem.
-    """
+    """Raise UserError if a problem's `instruction`, which the model is sent, is not what a named prompt set words."""
     worded = prompts.first_turn(problem.question, problem.tests.fn_name)
     if problem.instruction not in (None, worded):
         raise UserError(

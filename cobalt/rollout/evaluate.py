@@ -98,11 +98,7 @@ class SampleMetrics:
 
 
 async def evaluate(trajectories: Sequence[Trajectory], judge: Judge) -> list[Trajectory]:
-    """The trajectories of a problem with each program's result on the hidden tests.
-
-    Raises:
-        InfrastructureError: the judge failed.
-    """
+    """The trajectories of a problem with each program's result on the hidden tests; raises as the judge."""
     remembering = RememberingJudge(judge)  # samples and turns of a problem repeat programs
 
     async def judged(turn: Turn, tests: TestSuite) -> Turn:
@@ -157,9 +153,7 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
     malformed record ends the run when it is reached; what is finished by then is kept. A finished result needs no
     judge.
 
-    Raises:
-        UserError: bad input, or a result that another input made.
-        ServiceDown: the judge is not running.
+    UserError: bad input, or a result that another input made. ServiceDown: the judge is not running.
     """
     result = settings.output_file
     outcomes: dict[RecordId, Outcomes] = {}
@@ -201,14 +195,9 @@ def evaluated(result: Path) -> dict[str, Any]:
 
 
 def turn_metrics(outcomes: Sequence[Outcomes], source: str) -> list[TurnMetrics]:
-    """Pass@1 by turn, for any number of turns and samples.
+    """Pass@1 by turn of evaluated problems; `source` is their file, for messages.
 
-    Args:
-        outcomes: The evaluated problems.
-        source: The file they are from, for error messages.
-
-    Raises:
-        UserError: no problem, or differing numbers of turns.
+    UserError: there is no problem, or they have different numbers of turns.
     """
     with naming(source):
         passes = pass_at(outcomes, 1)
@@ -261,10 +250,7 @@ def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
     """Measure a single-turn result.
 
     Writes its records with the fields of an evaluated multi-turn record of one turn, and the figures next to them, as
-    .metrics.json.
-
-    Raises:
-        UserError: bad input, or a result that another input made; as for `sample_metrics`.
+    .metrics.json. UserError: bad input, or a result that another input made; as for `sample_metrics`.
     """
     source, result = settings.input_file, settings.output_file
     with whole(result, {"stage": "single_turn_evaluation"}, [source]) as output:
@@ -300,10 +286,7 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
 def count_distinct(group: ProblemTrajectories) -> Outcomes:
     """The outcomes of an evaluated problem, with the number of different programs in its first turns.
 
-    Responses without a program do not count.
-
-    Raises:
-        UserError: the problem is not evaluated.
+    Responses without a program do not count. UserError: the problem is not evaluated.
     """
     outcomes = outcomes_of(group)
     programs = [trajectory.turns[0].program for trajectory in group.trajectories]
@@ -317,12 +300,8 @@ def count_distinct(group: ProblemTrajectories) -> Outcomes:
 def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] = ()) -> list[SampleMetrics]:
     """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
 
-    Args:
-        outcomes: Of each problem, as `count_distinct` gives them.
-        ks: The k of pass@k. Empty: those of 1 and 10 for which every problem has enough samples.
-
-    Raises:
-        UserError: there is no problem, a k of `ks` is below 1, or a problem has fewer samples than it.
+    `outcomes` are those of `count_distinct`, and `ks` the k of pass@k; empty: those of 1 and 10 for which every problem
+    has enough samples. UserError: there is no problem, a k is below 1, or a problem has fewer samples than it.
     """
     if not outcomes:
         raise UserError("there is no evaluated problem")

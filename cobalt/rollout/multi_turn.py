@@ -75,11 +75,7 @@ class RepairSettings(RolloutSettings):
         return super().decisive() | {name: getattr(self, name) for name in of_this_stage}
 
     def feedback_tests(self, problem: Problem) -> TestSuite:
-        """The tests of a problem that feedback comes from.
-
-        Raises:
-            UserError: the problem has no public tests, or no perturbed ones where these are asked for.
-        """
+        """The tests of a problem that feedback comes from; UserError: it does not have them."""
         if not problem.public_tests:
             raise UserError(
                 "it has no public tests (field 'public_test_cases'), and feedback comes from them: cobalt split makes"
@@ -169,16 +165,9 @@ def repaired(settings: RepairSettings) -> Outcome:
 def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) -> int:
     """How many samples a run has for each problem: as many as its input has, and `wanted` where that has none.
 
-    Args:
-        input_file: The file with the first turns, for messages.
-        recorded: The number of recorded responses of each problem; 0: it has none.
-        wanted: What the settings ask for; the default of `GenerationSettings` stands for "as many as are recorded".
-
-    Returns:
-        The recorded number; `wanted` if problems have different numbers, which then hold for each.
-
-    Raises:
-        UserError: another number is asked for.
+    `recorded` is the number of recorded responses of each problem; 0: it has none. The default of `GenerationSettings`
+    stands for "as many as are recorded"; UserError: another number is asked for. Different numbers hold for each
+    problem, and `wanted` for the others.
     """
     numbers = sorted(set(recorded) - {0})
     if wanted != GenerationSettings().n and set(numbers) - {wanted}:
@@ -190,14 +179,9 @@ def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) ->
 
 
 async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[str, Any]:
-    """Check that recorded first turns were made under the settings of this run, as the manifests of the input say.
+    """The settings of recorded first turns that differ from this run's, and may, by the manifests of the input.
 
-    Returns:
-        The settings that differ and may, with the values of the first turn.
-
-    Raises:
-        UserError: another setting differs.
-        ServiceDown: the engine is not running.
+    UserError: another setting differs.
     """
     if isinstance(engine, ReplayEngine):  # which generates nothing
         return {}

@@ -83,21 +83,13 @@ class Outcomes:
         return [[rate == 1.0 for rate in rates] for rates in zip(*self.hidden, strict=True)]
 
     def pass_at(self, k: int) -> list[float]:
-        """Unbiased pass@k by turn.
-
-        Raises:
-            UserError: k is below 1, or there are fewer than k trajectories.
-        """
+        """Unbiased pass@k by turn; UserError: k is below 1, or there are fewer than k trajectories."""
         _check_samples(self, k)
         return [pass_at_k(self.samples, sum(right), k) for right in self.right]
 
 
 def outcomes_of(group: ProblemTrajectories) -> Outcomes:
-    """The outcomes of an evaluated problem.
-
-    Raises:
-        UserError: the problem is not evaluated.
-    """
+    """The outcomes of an evaluated problem; UserError: it is not evaluated."""
     judged = all(turn.public_pass_rate is not None for trajectory in group.trajectories for turn in trajectory.turns)
     return Outcomes(
         difficulty=str(group.problem.record.get("difficulty") or ""),
@@ -123,11 +115,7 @@ def pass_at(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
 
 
 def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
-    """Pass@1 by turn of the best of k trajectories by public tests, which must have been judged.
-
-    Raises:
-        UserError: k is below 1, or a problem has fewer than k trajectories.
-    """
+    """Pass@1 by turn of the best of k trajectories by public tests, which must have been judged; see `pass_at`."""
     rows = []
     for one in outcomes:
         _check_samples(one, k)
@@ -139,14 +127,8 @@ def best_of(outcomes: Iterable[Outcomes], k: int) -> list[Mean]:
 def protocol_figures(outcomes: Sequence[Outcomes], ks: Sequence[int]) -> dict[str, list[Mean]]:
     """The measures of one run by name, each by turn; those that need public results are left out without these.
 
-    The best of k is called an oracle where each problem's hidden tests are all public.
-
-    Args:
-        outcomes: The run's problems.
-        ks: The k of pass@k and of the best of k. Empty: the best is that of all samples, and there is no pass@k.
-
-    Raises:
-        UserError: a k is below 1, or a problem has fewer trajectories.
+    The best of k is called an oracle where each problem's hidden tests are all public. Without `ks` the best is that of
+    all samples, and there is no pass@k. Raises as `Outcomes.pass_at`.
     """
     figures = {f"pass@{k}": pass_at(outcomes, k) for k in ks}
     if any(one.public is None for one in outcomes):
@@ -190,8 +172,7 @@ def _check_samples(one: Outcomes, k: int) -> None:
 def means_by_turn(rows: Sequence[Sequence[float]], bounds: tuple[float, float] | None = RATES) -> list[Mean]:
     """The means over problems of figures by turn, [problem][turn]; `bounds` as for `bootstrap_interval`.
 
-    Raises:
-        UserError: there is no problem, or they differ in their number of turns.
+    UserError: there is no problem, or they differ in their number of turns.
     """
     if not rows:
         raise UserError("there is no evaluated problem")

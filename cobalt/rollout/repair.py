@@ -55,11 +55,7 @@ async def repair_problem(
         first: The first turn of each sample, if it is recorded.
 
     Returns:
-        The trajectories by sample, each turn with its result on `tests`.
-
-    Raises:
-        ServiceDown: engine or judge is not running.
-        InfrastructureError: engine or judge failed.
+        The trajectories by sample, each turn with its result on `tests`. Raises as engine and judge.
     """
     opening = first_messages(problem, rules.prompts)
     if first is None:

@@ -95,11 +95,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
     @property
     def generation(self) -> GenerationSettings:
-        """How responses are drawn; its `seed` is the run's seed, None without one.
-
-        Raises:
-            UserError: a value out of range; it is named.
-        """
+        """How responses are drawn; its `seed` is the run's seed, None without one. UserError: a value out of range."""
         same = ("temperature", "top_p", "max_tokens", "chat_template_thinking")
         values = {name: getattr(self, name) for name in same}
         values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}
@@ -115,11 +111,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         return "judge and engine" if self.replay_file is None else "judge"
 
     def opened(self) -> AbstractAsyncContextManager[Engine]:
-        """The engine of the run: behind a URL, vLLM in this process, or the replay of `replay_file`.
-
-        Raises:
-            UserError: no engine is named, a setting of it is wrong, or the model is not there.
-        """
+        """The engine of the run: the replay of `replay_file`, or that of `open_vllm_or_url`."""
         if self.replay_file is not None:
             return nullcontext(ReplayEngine(self.replay_file))
         log = companion_path(self.output_file, ".engine.log")
@@ -130,11 +122,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
 
     def as_begun(self) -> Self:
-        """The settings of an existing result's samples, where they are "auto"; such a result needs no engine for it.
-
-        Raises:
-            UserError: the manifest of the result cannot be read.
-        """
+        """The settings of an existing result's samples, where they are "auto"; such a result needs no engine for it."""
         begun = self.output_file.exists() and self.output_file.stat().st_size > 0
         generation = ((recorded_arguments(self.output_file) if begun else None) or {}).get("generation")
         if self.samples != "auto" or generation is None:
@@ -148,35 +136,24 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         return {"problems": {name: value for name, value in named.items() if value}} if any(named.values()) else {}
 
     def chosen(self, problems: Sequence[Problem]) -> list[Problem]:
-        """The problems that the run works on, of all in its input.
-
-        Raises:
-            UserError: there is no problem with a chosen id.
-        """
+        """The problems that the run works on, of all in its input; UserError: there is none with a chosen id."""
         return choose_problems(problems, self.input_file, self.limit, self.ids)
 
     def check_wording(self, problems: Sequence[Problem]) -> None:
-        """Raise if a prompt set is named that does not word the first messages which the problems have.
-
-        Raises:
-            UserError: it does not; the message names file and problem.
-        """
-        if self.prompts is None:
-            return
+        """Raise UserError if a prompt set is named that does not word the first messages which the problems have."""
         prompts = load_prompts(self.prompts)
-        for problem in problems:
+        for problem in problems if self.prompts is not None else ():
             with naming(str(self.input_file)):
                 check_wording(problem, prompts)
 
 
 class CountingEngine:
-    """An engine whose answers are counted, to say how far a run is: by responses, tokens and the time left.
+    """An engine whose answers are counted, to say how far a run of `planned` responses is.
 
     Problems would say less: many are worked on at a time, so that all may finish in the last minute.
     """
 
     def __init__(self, engine: Engine, planned: int) -> None:
-        """Count the answers of a run, of which `planned` is the number of responses."""
         self._engine, self._planned = engine, planned
         self._responses = self._tokens = 0
         self._began: float | None = None  # with the first call, when the engine has started
