@@ -72,11 +72,11 @@ def end_with(process: int) -> None:
         ended = os.pidfd_open(process)
     except ProcessLookupError:
         os._exit(1)
-    threading.Thread(target=_wait, args=(ended,), name="end-with-parent", daemon=True).start()
-
-
-def _wait(ended: int) -> None:
     poll = select.poll()
     poll.register(ended, select.POLLIN)
-    poll.poll()
-    os._exit(1)
+
+    def wait() -> None:
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()

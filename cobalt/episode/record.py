@@ -57,6 +57,7 @@ class _SampleColumns(TypedDict, total=False):
 class _TurnColumns(TypedDict, total=False):
     """The fields of a multi-turn or evaluated record; the head of the module has the axes."""
 
+    public_tests: PublicTests
     conversations: Annotated[list[list[Message]], Field(min_length=1)]
     raw_responses: list[list[str]]
     public_pass_rates: list[list[_Rate]]
@@ -154,7 +155,8 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
 
     UserError: the record has no responses, or a field is malformed; the message names the field.
     """
-    columns = _columns(_TURN_COLUMNS, record, ("conversations", *_TURN))
+    columns = _columns(_TURN_COLUMNS, record, ("public_tests", "conversations", *_TURN))
+    columns.pop("public_tests", None)
     conversations: list[list[Message]] = []
     if columns.pop("conversations", None):
         conversations = record["conversations"]  # with the fields of each message in their order
@@ -260,21 +262,15 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
 
 
 def recorded_public_tests(problem: Problem) -> PublicTests | None:
-    """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors.
-
-    UserError: the record's field `public_tests` has another value.
-    """
-    value: PublicTests | None = problem.record.get("public_tests")
-    if value in (None, "benign", "perturbed"):
-        return value
-    raise UserError(f"field 'public_tests' is {value!r}: it must be 'benign' or 'perturbed'")
+    """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors."""
+    return problem.record.get("public_tests")
 
 
 def feedback_tests(problem: Problem) -> TestSuite:
     """The tests that the feedback in a problem's multi-turn record came from.
 
     A record of the authors does not name these tests. Its feedback came from the perturbed tests if it has any.
-    UserError: the perturbed tests are malformed, or the record's field `public_tests` has an unknown value.
+    UserError: the perturbed tests are malformed.
     """
     perturbed = None if recorded_public_tests(problem) == "benign" else problem.perturbed_tests()
     return problem.public_tests if perturbed is None else perturbed

@@ -9,15 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cobalt.episode.chat_template import render_prompts
-from cobalt.episode.turns import Message
+from cobalt.episode.chat_template import Conversation, render_prompts
 from cobalt.stage.errors import UserError
 from cobalt.stage.manifest import made_by
 from cobalt.stage.run import Flag
 
 logger = logging.getLogger(__name__)
-
-Conversation = Sequence[Message]
 
 PolicyName = Annotated[
     str | None,
