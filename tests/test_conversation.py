@@ -337,12 +337,9 @@ def test_what_is_written_is_read_back_as_it_was(trajectories):
     read = json.loads(json.dumps(record))
     assert decode_trajectories(PROBLEM, read) == trajectories
     assert decode_responses(read) == [tuple(turn.response for turn in one.turns) for one in trajectories]
-
-
-@given(st.lists(judged_turns(), min_size=1, max_size=4))
-def test_first_turns_are_read_back_as_they_were(turns):
-    record = json.loads(json.dumps(encode_single_turn(turns, [turn.public_result for turn in turns])))
-    for turn, other in zip(turns, decode_first_turns(record), strict=True):
+    turns = [one.turns[0] for one in trajectories]
+    single = json.loads(json.dumps(encode_single_turn(turns, [turn.public_result for turn in turns])))
+    for turn, other in zip(turns, decode_first_turns(single), strict=True):
         assert all(getattr(turn, name) == getattr(other, name) for name in GENERATED)
 
 

@@ -14,7 +14,6 @@ from cobalt.engine.replay import ReplayEngine
 from cobalt.episode import ALL_PUBLIC_PASSED, load_prompts
 from cobalt.hacking.perturbation import PerturbationSettings, perturb
 from cobalt.judge import JudgeSettings, LocalJudge
-from cobalt.rollout import evaluate
 from cobalt.rollout.evaluate import TurnsSettings, evaluate_turns
 from cobalt.rollout.multi_turn import RepairSettings, number_of_samples, repair
 from cobalt.rollout.single_turn import SampleSettings, sample
@@ -276,22 +275,3 @@ async def test_a_replay_may_have_any_settings_and_without_n_has_the_inputs_numbe
     given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, temperature=1.0, replay_file=replayed)
     assert not (await repair(given, judge=FakeJudge(True))).failed
     assert [record["raw_responses"][1] for record in read_records(given.output_file)] == [["c", "d"]] * 2
-
-
-async def test_an_evaluation_holds_no_more_problems_than_it_works_on(tmp_path, monkeypatch):
-    records = [square_problem(number, raw_responses=[["print(1)"]]) for number in range(20)]
-    path, taken, whole = write_lines(tmp_path / "m.jsonl", records), [], evaluate.read_trajectories
-
-    def counted(source, **options):
-        for group in whole(source, **options):
-            taken.extend([group] * (source == path))  # the result is read as well, when it is measured
-            yield group
-
-    def passing(*_):
-        assert len(taken) - len(judge.asked) < 2
-        return True
-
-    judge = FakeJudge(passing)
-    monkeypatch.setattr(evaluate, "read_trajectories", counted)
-    settings = TurnsSettings(path, tmp_path / "e.jsonl", concurrency=2)
-    assert not (await evaluate_turns(settings, judge)).failed and len(taken) == 20

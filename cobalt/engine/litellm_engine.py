@@ -297,20 +297,18 @@ class LiteLLMEngine:
         said = read or body
         usage = usage_of(said)
         tokens = {name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")}
-        cost = self._cost(usage, said.get("model"), **tokens) if usage else None
+        cost = self._cost(usage, said.get("model")) if usage else None
         message = self._credentials.scrub(message)
         return Completion(text=text, finish_reason=reason, cost=cost, message=message, **tokens), usage
 
-    def _cost(
-        self, usage: Mapping[str, Any], answered: Any = None, prompt_tokens: int = 0, completion_tokens: int = 0
-    ) -> float | None:
+    def _cost(self, usage: Mapping[str, Any], answered: Any = None) -> float | None:
         """The price of an answer in US dollars; None if no price is known.
 
         `answered` is the model that the answer names, which has the price where deployments have names of their own.
         """
-        prices = (self._flags.prompt_price, self._flags.completion_price)
-        if any(price is not None for price in prices):
-            return (prompt_tokens * (prices[0] or 0.0) + completion_tokens * (prices[1] or 0.0)) / 1e6
+        prices = {"prompt_tokens": self._flags.prompt_price, "completion_tokens": self._flags.completion_price}
+        if any(price is not None for price in prices.values()):
+            return sum((usage.get(name) or 0) * (price or 0.0) for name, price in prices.items()) / 1e6
         for model in filter(None, (self._model, answered)):
             with suppress(Exception):  # LiteLLM raises plain ones if it knows no price
                 counts = self._litellm.Usage(**usage)

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from support import ROOT, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine import foreign as foreign_servers
@@ -23,7 +22,6 @@ from cobalt.engine.url_engine import UrlEngine
 from cobalt.engine.vllm_engine import VllmEngine
 from cobalt.engine.vllm_settings import VllmSettings
 from cobalt.stage.errors import RequestRefused, UserError
-from cobalt.stage.records import read_records
 
 pytestmark = [
     pytest.mark.services,
@@ -122,7 +120,7 @@ def test_vllm_serve_has_the_texts_of_the_engine_in_the_process(seed_model, tmp_p
             assert asyncio.run(foreign(url))[1] == expected
 
 
-def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model):
+def test_vllms_own_server_is_an_openai_compatible_provider(seed_model):
     hello = [{"role": "user", "content": "hello"}]
     sampling = GenerationSettings(temperature=1, top_p=1, max_tokens=24, n=3, seed=0, chat_template_thinking="on")
     with vllm_server(seed_model, "--served-model-name", "seed", "--max-model-len", "1024") as url:
@@ -146,16 +144,3 @@ def test_vllms_own_server_is_an_openai_compatible_provider(tmp_path, seed_model)
         wrong = replace(settings, model_name="other")
         with pytest.raises(RequestRefused, match="'other'"):
             asyncio.run(LiteLLMEngine(wrong, Credentials({})).generate(hello, sampling, Call(0, 0)))
-
-        problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(2)])
-        multi = tmp_path / "m.jsonl"
-        words = ["run_multi_turn_litellm.py", "-i", problems, "-o", multi, "-n", "2", "--turns", "1"]
-        words += ["--api_base", url, "--model_name", "seed", "--reasoning_effort", "default"]
-        words += ["--prompts", "pocket", "--max_tokens", "48"]
-        command = [sys.executable, *map(str, words)]
-        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-        assert finished.returncode == 0, finished.stderr
-    for record in read_records(multi):
-        assert [len(turn) for turn in record["public_pass_rates"]] == [2, 2]
-        assert all(0 < count <= 48 for turn in record["completion_tokens"] for count in turn)
-        assert record["errors"] == [["", ""], ["", ""]]
