@@ -1,12 +1,10 @@
-"""The process of a real vLLM engine: signals during its start, its output, its death; and its answers by every way.
+"""The process of a real vLLM engine: its output, its death, and its answers in the process and behind its app.
 
-`test_signals.py` has the commands themselves, which are also ended while they sample.
+`test_signals.py` has the signals.
 """
 
-import contextlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 
@@ -14,7 +12,7 @@ import httpx
 import psutil
 import pytest
 from serving import served
-from support import ROOT
+from support import ROOT, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.url_engine import UrlEngine
@@ -29,69 +27,6 @@ pytestmark = [
 ]
 
 CALL = Call("p", 0)
-COMMAND = """
-import asyncio, sys
-from dataclasses import dataclass
-from pathlib import Path
-
-from cobalt.engine.opening import open_vllm_or_url
-from cobalt.stage.cli import run_script
-
-
-@dataclass
-class Arguments:
-    model: str
-    log: Path
-
-
-async def start(arguments):
-    print("starting", flush=True)
-    async with open_vllm_or_url(model=arguments.model, settings=["dtype=float32"], log=arguments.log):
-        print("started", flush=True)
-
-
-if __name__ == "__main__":
-    run_script(Arguments, lambda arguments: asyncio.run(start(arguments)))
-"""
-
-
-@pytest.mark.parametrize("stage", ["starting", "loading"])
-@pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "SIGKILL"])
-def test_an_engine_that_starts_ends_with_its_command_and_says_nothing(tmp_path, seed_model, stage, end):
-    script, log = tmp_path / "command.py", tmp_path / "engine.log"
-    script.write_text(COMMAND)
-    command = [sys.executable, str(script), "--model", str(seed_model), "--log", str(log)]
-    # A session of its own, as a terminal gives it to a command: SIGINT goes to the whole group.
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    engines = []
-    try:
-        assert process.stdout.readline() == "starting\n"
-        if stage == "loading":
-            while not any(map(is_spawned, psutil.Process(process.pid).children())):
-                assert process.poll() is None
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.05)
-        engines = psutil.Process(process.pid).children(recursive=True)
-        (os.killpg if end == "SIGINT" else os.kill)(process.pid, signal.Signals[end])
-        stdout, stderr = process.communicate(timeout=60)
-        assert (stdout, len(stderr.splitlines())) == ("", 0 if end == "SIGKILL" else 1), stderr
-        assert process.returncode == (-signal.SIGKILL if end == "SIGKILL" else 130)
-        _, left = psutil.wait_procs(engines, 60)
-        assert not left
-        assert end == "SIGKILL" or not log.exists()
-    finally:
-        for left in engines:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                left.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def is_spawned(process):
-    return "spawn_main" in " ".join(process.cmdline())
 
 
 async def test_an_engine_and_its_app_have_the_same_answers_and_a_dead_one_says_so(seed_model, tmp_path):
@@ -133,18 +68,19 @@ async def test_an_engine_and_its_app_have_the_same_answers_and_a_dead_one_says_s
 
 
 def test_a_start_that_fails_says_why_in_one_line_and_leaves_its_log(tmp_path, seed_model):
-    script, log = tmp_path / "command.py", tmp_path / "engine.log"
-    script.write_text(COMMAND)
-    broken = tmp_path / "model"
+    result, broken = tmp_path / "single.jsonl", tmp_path / "model"
     broken.mkdir()
     for path in seed_model.iterdir():
         if path.suffix != ".safetensors":
             (broken / path.name).write_bytes(path.read_bytes())
     (broken / "model.safetensors").write_bytes(b"no weights")
-    command = [sys.executable, str(script), "--model", str(broken), "--log", str(log)]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert (finished.returncode, finished.stdout) == (1, "starting\n")
-    [line] = finished.stderr.splitlines()
-    assert "Error: " in line
-    assert str(log) in line
+    problems = write_lines(tmp_path / "p.jsonl", [square_problem(0)])
+    command = [sys.executable, "-m", "cobalt.commands", "sample", "-i", problems, "-o", result, "--model", broken]
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)}
+    finished = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (finished.returncode, finished.stdout) == (1, "")
+    [line], log = finished.stderr.splitlines(), result.with_name("single.engine.log")
+    assert "Error: " in line and str(log) in line
     assert "Traceback" in log.read_text()
