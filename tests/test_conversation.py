@@ -57,11 +57,8 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ("1. Do it:\n\n     ```python\n     if x:\n         y()\n     ```", "if x:\n    y()"),
         ("The program: ```python\nx = 1\n```", "x = 1"),
         ("Use `x` and ```y``` inline.", None),
-        ("```python\nx = 1\n```\nThen ```z``` inline.", "x = 1"),
         ("```python\n```", ""),
         # A line that starts with enough back-ticks closes, whatever follows them.
-        ("   ```python\n   x = 1\n   ```Done.\nMore text.", "x = 1"),
-        ("```python\r\nx = 1\r\n```Done.\r\nMore.\r\n", "x = 1"),
         ("```python\nx = 1\n`````` Done.\nMore text.", "x = 1"),
         ("````python\nx = 1\n``` three are too few\n````", "x = 1\n``` three are too few"),
         ("````python\ns = 1\n``` x ````\nMore.", "s = 1\n``` x"),
@@ -94,7 +91,6 @@ def test_code_in_one_fenced_block_is_extracted_as_written(lines, info):
         ("```python\nprint(1)\n```\n```", "print(1)"),
         ("```python\nprint(1)\n```\ntext\n```python\n", "print(1)"),
         ("```python\nprint(1)\n```python\n \n", "print(1)"),
-        ("```python\nprint(1)\n```\n```\nprint(2)", "print(2)"),
         ("```python\nprint(1)\n```\n```\n```", ""),
         ("```", ""),
     ],
@@ -139,7 +135,6 @@ def test_a_hostile_answer_does_not_take_quadratic_time(name):
         ("plain answer", "", "plain answer"),
         ("<think>\nnever closed ```python\nx\n```", "never closed ```python\nx\n```", ""),
         ("<think>a</think> b </think> c", "a</think> b", "c"),
-        ("a</think>\n```\nx\n```\nb </think> c", "a", "```\nx\n```\nb </think> c"),
         ("a</think>```\nx\n```\nb </think> c", "a", "```\nx\n```\nb </think> c"),
         ("```\nx\n```\na</think> b </think> c", "```\nx\n```\na</think> b", "c"),
         ("<think>say `</think>` or '</think>' last</think>a", "say `</think>` or '</think>' last", "a"),
@@ -443,14 +438,6 @@ MALFORMED = [
 def test_a_malformed_field_is_named(field, value):
     with pytest.raises(UserError, match=field.removesuffix("s")):
         trajectories_of(THREE_BY_TWO | {field: value})
-
-
-@pytest.mark.parametrize("passing", [["no", "false"], [None, 2]])
-def test_whether_a_test_passed_is_a_truth_value_or_0_or_1(passing):
-    good = {"passing": [True, 1], "feedback": ["", ""], "queue_seconds": 0.5}
-    assert ExecResult.from_record(good).passing == [True, True]
-    with pytest.raises(UserError, match="passing"):
-        ExecResult.from_record(good | {"passing": passing})
 
 
 def test_fields_that_nobody_here_knows_stay_where_they_were():

@@ -52,7 +52,7 @@ def test_recorded_results_without_verdicts_load():
         "Input:\n1\nTimeoutError: x": "time_limit",
         "Input:\n1\nProgram's Output:\n\nStderr:\nTraceback": "runtime_error",
     }
-    record = {"passing": [text is None for text in texts], "feedback": [*texts]}
+    record = {"passing": [int(text is None) for text in texts], "feedback": [*texts]}
     result = ExecResult.from_record(record)
     assert [verdict.kind.value for verdict in result.verdicts] == [*texts.values()]
     assert result.first_failure() == [*texts][1]
@@ -61,6 +61,7 @@ def test_recorded_results_without_verdicts_load():
 @pytest.mark.parametrize(
     "record",
     [{}, {"passing": [True]}, {"passing": True, "feedback": []}, {"passing": [True, True], "feedback": [""]},
+     *({"passing": passing, "feedback": ["", ""]} for passing in (["no", "false"], [None, 2])),
      *({"passing": [True], "feedback": [""], "verdicts": verdicts} for verdicts in ([], [{"kind": "fine"}]))],
 )  # fmt: skip
 def test_a_malformed_result_is_refused(record):

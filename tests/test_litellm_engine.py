@@ -437,18 +437,14 @@ def test_no_message_has_a_secret_of_the_environment(name):
     assert credentials.scrub(f"/home/user: {SECRET} is wrong") == "/home/user: *** is wrong"
 
 
-@pytest.mark.parametrize(
-    ("variables", "named"),
-    [
-        ({}, "credentials"),
-        ({"AWS_PROFILE": "nobodys"}, "nobodys"),
-        ({"AWS_ACCESS_KEY_ID": "A"}, "AWS_SECRET_ACCESS_KEY"),
-    ],
-)
-async def test_what_aws_needs_is_named_before_any_request(monkeypatch, variables, named):
+AWS_NEEDS = {"credentials": {}, "nobodys": {"PROFILE": "nobodys"}, "AWS_SECRET_ACCESS_KEY": {"ACCESS_KEY_ID": "A"}}
+
+
+@pytest.mark.parametrize("named", AWS_NEEDS)
+async def test_what_aws_needs_is_named_before_any_request(monkeypatch, named):
     one = bedrock(monkeypatch, None, {"AWS_REGION_NAME": "us-east-1"})
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    for name, value in AWS_NEEDS[named].items():
+        monkeypatch.setenv(f"AWS_{name}", value)
     with pytest.raises(RequestRefused, match=f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.*{named}"):
         await ask(one)
 
