@@ -263,7 +263,8 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
 
 def recorded_public_tests(problem: Problem) -> PublicTests | None:
     """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors."""
-    return problem.record.get("public_tests")
+    public_tests: PublicTests | None = problem.record.get("public_tests")
+    return public_tests
 
 
 def feedback_tests(problem: Problem) -> TestSuite:
