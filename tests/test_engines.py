@@ -231,7 +231,7 @@ async def opened(kind, model, folder):
             if kind == "LiteLLM":
                 from cobalt.engine.litellm_engine import LiteLLMEngine
 
-                flags = ApiFlags(model_name="gpt-5-mini-2025-08-07", api_base=provider.url)
+                flags = ApiFlags(model_name="m", api_base=provider.url)
                 engine = LiteLLMEngine(flags, Credentials({"OPENAI_API_KEY": "key"}))
         yield await stack.enter_async_context(engine)
 
