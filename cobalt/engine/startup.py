@@ -153,11 +153,11 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
     device: Device = "gpu" if on_gpu else "cpu"
     if settings.device not in ("auto", device):
         raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {device.upper()}s")
-    size, gpus = settings.tensor_parallel_size, current_platform.device_count() if on_gpu else None
-    if gpus is not None and gpus < size:  # vLLM's own words name flags of its own
-        raise UserError(f"tensor_parallel_size={size} needs as many GPUs, and this machine has {gpus}: lower it")
     options: dict[str, Any]
     if on_gpu:
+        size, gpus = settings.tensor_parallel_size, current_platform.device_count()
+        if gpus < size:  # vLLM's own words name flags of its own
+            raise UserError(f"tensor_parallel_size={size} needs as many GPUs, and this machine has {gpus}: lower it")
         options = {"gpu_memory_utilization": settings.gpu_memory_utilization}
         os.environ.pop("OMP_NUM_THREADS")
         # vLLM 0.24 samples with FlashInfer, whose kernel is compiled when an engine starts: by nvcc, of a CUDA toolkit,
@@ -176,15 +176,11 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
 
             options["distributed_executor_backend"] = BoundExecutor
     dtype = settings.dtype or default_dtype(on_gpu=on_gpu)
+    same = {"model", "tensor_parallel_size", "max_model_len", "max_num_seqs", "trust_remote_code", "seed"}
     arguments = AsyncEngineArgs(
-        model=settings.model,
-        tensor_parallel_size=settings.tensor_parallel_size,
+        **settings.model_dump(include=same),
         dtype=dtype,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
         enforce_eager=not on_gpu if settings.enforce_eager is None else settings.enforce_eager,
-        trust_remote_code=settings.trust_remote_code,
-        seed=settings.seed,
         enable_prefix_caching=True,
         disable_log_stats=True,
         **options,
