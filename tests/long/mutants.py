@@ -139,7 +139,7 @@ def failing(tree: Path, tests: Sequence[str]) -> list[str]:
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> None:
-    """Run test files of a tree in this process, a child without any module of the project; its output goes to a file."""
+    """Run test files of a tree in this process, a child without modules of the project; its output goes to a file."""
     os.setsid()
     log = os.open(tree / "tests.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
