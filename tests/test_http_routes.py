@@ -258,12 +258,13 @@ def test_a_suite_in_a_string_has_the_same_limits():
     assert len(JudgeRequest.parse({"code": "", "test_cases": full}, max_tests=50).suite) == 50
 
 
-def test_a_token_fits_a_header_and_is_shown_nowhere():
+def test_a_token_fits_a_header_and_is_shown_nowhere(monkeypatch):
     for token in ("short", "has a blank in its middle", "ümlaut-in-the-token", "line\nfeed-in-the-token"):
         with pytest.raises(UserError) as caught:
-            ServiceSettings.from_mapping({"token": token})
+            ServiceSettings.read({"token": token})
         assert token not in str(caught.value)
-    settings = ServiceSettings.from_mapping({}, {"COBALT_JUDGE_TOKEN": TOKEN})
+    monkeypatch.setenv("COBALT_JUDGE_TOKEN", TOKEN)
+    settings = ServiceSettings.read()
     assert settings.token.get_secret_value() == TOKEN
     assert TOKEN not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
 

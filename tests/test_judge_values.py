@@ -77,12 +77,13 @@ def test_a_response_without_code_fails_every_test():
     assert not ExecResult.no_code(0).all_passed
 
 
-def test_defaults_are_the_papers_and_variables_go_below_arguments():
+def test_defaults_are_the_papers_and_variables_go_below_arguments(monkeypatch):
     settings = JudgeSettings()
     assert (settings.cpu_seconds, settings.memory_bytes, settings.comparison) == (4.0, 1 << 30, "strip")
     assert settings.wall_limit >= 3 * settings.cpu_seconds
-    environment = {"COBALT_JUDGE_CPU_SECONDS": "2", "COBALT_JUDGE_COMPARISON": "lines", "OTHER": "x"}
-    settings = JudgeSettings.from_mapping({"cpu_seconds": "3"}, environment)
+    for name, value in {"CPU_SECONDS": "2", "COMPARISON": "lines", "TOKEN": "of the service"}.items():
+        monkeypatch.setenv(f"COBALT_JUDGE_{name}", value)
+    settings = JudgeSettings.read({"cpu_seconds": "3"})
     assert (settings.cpu_seconds, settings.comparison) == (3.0, "lines")
 
 
@@ -93,7 +94,7 @@ def test_defaults_are_the_papers_and_variables_go_below_arguments():
 )  # fmt: skip
 def test_a_bad_setting_is_named(arguments, name):
     with pytest.raises(UserError, match=name):
-        JudgeSettings.from_mapping(arguments)
+        JudgeSettings.read(arguments)
 
 
 EMPTY = {"inputs": [], "outputs": []}

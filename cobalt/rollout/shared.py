@@ -136,12 +136,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
             return self
         return replace(self, samples="unseeded" if generation.get("seed") is None else "seeded")
 
-    @property
-    def choice(self) -> dict[str, Any]:
-        """How the problems are chosen, for the manifest; {} for all problems."""
-        named = {"limit": self.limit, "ids": list(self.ids)}
-        return {"problems": {name: value for name, value in named.items() if value}} if any(named.values()) else {}
-
     def chosen(self, problems: Sequence[Problem]) -> list[Problem]:
         """The problems that the run works on, of all in its input.
 
@@ -248,7 +242,7 @@ async def run_rollout(
     arguments, settings = {"stage": settings.stage}, settings.as_begun()
     check_made_with(settings.output_file, settings.decisive())
     async with using(services[0], settings) as opened, using_judge(services[1], settings) as judge:
-        with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
+        with Each(settings.output_file, arguments, [settings.input_file]) as output:
             left = {problem: number for problem, number in planned.items() if problem not in output.done}
             engine = CountingEngine(opened, sum(left.values()))
             if left:

@@ -251,9 +251,7 @@ def _convert(
     splits: dict[str, Split] = {}
     with ExitStack() as stack:
         made = {
-            name: stack.enter_context(
-                whole(settings.local_dir / file, arguments | {"split": name}, [sources[name]], lines=False)
-            )
+            name: stack.enter_context(whole(settings.local_dir / file, arguments | {"split": name}, [sources[name]]))
             for name, file in RESULTS.items()
         }
         for name, result in made.items():

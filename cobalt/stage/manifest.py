@@ -53,7 +53,6 @@ def open_manifest(
     inputs: Iterable[Path] = (),
     *,
     complete: bool = False,
-    circumstances: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the manifest of a new result, or check that a resumed result continues with the same arguments.
 
@@ -67,7 +66,6 @@ def open_manifest(
         inputs: Files that the records are made from, in a fixed order. Names and digests are compared, not folders.
         complete: The result is finished. The manifest stays as it is, and recorded arguments that are missing here,
             because a service would have to be asked for them, are not compared.
-        circumstances: More of them, such as which problems the run works on.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
@@ -76,11 +74,11 @@ def open_manifest(
     made_from = {"arguments": json.loads(json.dumps(dict(arguments))), "inputs": _digests(files)}
     if not result.exists() or result.stat().st_size == 0:
         sources = [one for file in files for one in made_by(file)]
-        _write(path, made_from | {"sources": sources} | _circumstances(circumstances or {}))
+        _write(path, made_from | {"sources": sources} | _circumstances())
         return
     content = _compared(result, made_from, only_given=complete)
     if not complete:
-        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances or {})]})
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
 
 
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
@@ -114,9 +112,9 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
     return {name: digests[0] if len(digests) == 1 else digests for name, digests in by_name.items()}
 
 
-def _circumstances(more: Mapping[str, Any]) -> dict[str, Any]:
+def _circumstances() -> dict[str, Any]:
     installed = {name: version for name in _PACKAGES if (version := installed_version(name))}
-    return dict(more) | {
+    return {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),

@@ -87,7 +87,9 @@ class RecordFile:
         self.path = path
         self._appending = threading.Lock()
         with system_errors(f"cannot write {path}"):
-            check_record_path(path)
+            if path.suffix in (".gz", ".parquet"):
+                raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
+            check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
             self._handle = path.open("ab", buffering=0)
@@ -169,13 +171,6 @@ async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
         with contextlib.suppress(UserError):  # it would hide what ended the run
             await writing
         raise
-
-
-def check_record_path(path: Path) -> None:
-    """Raise UserError if no file of records can be written at a path, or none that is read again as one."""
-    if path.suffix in (".gz", ".parquet"):
-        raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
-    check_result_path(path)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_replaceable, check_result_path
 from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, RecordId, append_whole, check_record_path, encode_record
+from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -142,7 +142,6 @@ def whole(
     inputs: Sequence[Path] = (),
     *,
     existing: Literal["same", "own"] = "same",
-    lines: bool = True,
 ) -> Iterator[Whole]:
     """Write results in one piece. If the block raises or the process is stopped, they stay as they were, or missing.
 
@@ -151,14 +150,13 @@ def whole(
         arguments: As for `open_manifest`, with the name of the stage as `stage`.
         inputs: The files that the records are made from.
         existing: Which results are written again: "same": of the same arguments and inputs; "own": any of this stage.
-        lines: Whether results are lines of JSON, which their names must not deny.
 
     Raises:
         UserError: an existing result may not be replaced, a result cannot be written, or another process writes it.
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
-        (check_record_path if lines else check_result_path)(path)
+        check_result_path(path)
         if existing == "own":
             check_replaceable(path, str(arguments["stage"]), inputs)
     with ExitStack() as stack:
@@ -219,7 +217,6 @@ class Each(RecordFile):
         inputs: Sequence[Path] = (),
         *,
         services: Mapping[str, Callable[[], Awaitable[Mapping[str, Any]]]] | None = None,
-        circumstances: Mapping[str, Any] | None = None,
     ) -> None:
         """Open or create a result; raises as `RecordFile`.
 
@@ -229,12 +226,10 @@ class Each(RecordFile):
             inputs: As for `whole`.
             services: By name, what asks an engine or a judge to describe itself, which is added to the arguments. They
                 are asked only if something is left to do, so that a finished result needs no services.
-            circumstances: See `open_manifest`.
         """
         super().__init__(path)
         self.arguments = dict(arguments)
-        self._inputs = inputs
-        self._services, self._circumstances = services or {}, circumstances
+        self._inputs, self._services = inputs, services or {}
 
     def summary(self) -> Summary | None:
         """The summary of a result that is finished; see `finished`."""
@@ -286,7 +281,7 @@ class Each(RecordFile):
         services = self._services if first else {}
         described = {name: dict(await describe()) for name, describe in services.items()}
         arguments = self.arguments | described
-        open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
+        open_manifest(self.path, arguments, self._inputs, complete=not first)
         if self.done:
             logger.info("%s holds %d problems; resuming", self.path, len(self.done))
         total = len(only | self.done) if only is not None else len(items) if isinstance(items, Sized) else None

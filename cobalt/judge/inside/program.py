@@ -12,7 +12,6 @@ import builtins
 import gc
 import sys
 from _io import StringIO
-from _weakref import ref as reference
 from atexit import _run_exitfuncs as _run_exit_handlers
 from os import _exit
 from sys import __excepthook__ as _print_exception
@@ -32,8 +31,6 @@ FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 # Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
 _MOST_WARNINGS = 100  # lines of a compiler's warnings that are kept
-
-_BUILT_IN = frozenset(dir(builtins))
 
 _paper_guard: Any = None
 
@@ -170,23 +167,12 @@ def report(error: BaseException) -> int:
     _shorten(error)
     if _paper_guard is not None:
         _paper_guard.hide_itself(error.__traceback__)
-    added: dict[str, Any] = {}
-    if isinstance(error, NameError) and sys.excepthook is _print_exception:
-        added = {name: value for name, value in builtins.__dict__.items() if name not in _BUILT_IN}
-    for name in added:
-        del builtins.__dict__[name]  # Python would offer them as what was meant
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
         return _exit_status(leaving)
-    except BaseException as failure:  # noqa: BLE001 - the program's own hook
-        _shorten(failure)
-        _complain("Error in sys.excepthook:")
-        _print_exception(type(failure), failure, failure.__traceback__)
-        _complain("\nOriginal exception was:")
+    except BaseException:  # noqa: BLE001 - the program's own hook
         _print_exception(type(error), error, error.__traceback__)
-    finally:
-        builtins.__dict__.update(added)
     return 1
 
 
@@ -210,20 +196,7 @@ def leave(status: int) -> None:
 
 
 def _free_objects() -> None:
-    module = sys.modules.pop("__main__", None)
-    if not isinstance(module, ModuleType):
-        return
-    alive = reference(module)
-    del module
-    gc.collect()  # finalizers still see the program's names with their values
-    module = alive()
-    if module is None:
-        return
-    # Something still holds the module: clear its names one after the other, as Python does in that case.
-    namespace = module.__dict__
-    for private in (True, False):
-        for name in [name for name in namespace if name.startswith("_") == private and name != "__builtins__"]:
-            namespace[name] = None
+    sys.modules.pop("__main__", None)
     gc.collect()
 
 

@@ -66,7 +66,7 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
     }
     listed: dict[ProblemId, dict[str, Any]] = {}
     with (
-        whole(output, arguments, existing="own", lines=False) as page,
+        whole(output, arguments, existing="own") as page,
         tempfile.TemporaryFile(dir=output.parent) as pieces,
     ):
         first = next(iter(evaluations))
