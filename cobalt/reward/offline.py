@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import checked
@@ -50,7 +50,7 @@ class OfflineSettings:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
         """The settings of a configuration; raises UserError, which names the first that is wrong."""
-        settings = checked(TypeAdapter(cls), dict(values))
+        settings = checked(cls, dict(values))
         if settings.estimator == "sft" and settings.clip is not None:
             raise UserError("field 'clip': leave it out with the estimator sft, which has no ratio")
         return settings

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from cobalt.reward.offline import Floats, NotNegative
 from cobalt.stage.records import checked
@@ -56,7 +56,7 @@ class VerpoSettings:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
         """The constants of a configuration; raises UserError, which names the first that is wrong."""
-        return checked(TypeAdapter(cls), dict(values))
+        return checked(cls, dict(values))
 
 
 PUBLISHED = VerpoSettings()

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
@@ -96,7 +96,7 @@ def parsed(kind: type[Model], payload: object) -> Model:
     """
     if not isinstance(payload, dict):
         raise UserError("the body must be one JSON object")
-    return checked(TypeAdapter(kind), payload)
+    return checked(kind, payload)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -8,6 +8,7 @@ process write a file at a time. Of a record's fields, this module reads `id` alo
 
 import asyncio
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,14 +27,18 @@ RecordId = str | int
 T = TypeVar("T")
 
 
-def checked(described: TypeAdapter[T], value: object) -> T:
-    """A decoded value, if it is as a type describes it.
+_adapter = functools.cache(TypeAdapter)  # to make one takes milliseconds
+
+
+def checked(kind: type[T], value: object) -> T:
+    """A decoded value, if it is as a type describes it: a dataclass, a `TypedDict` or a model of pydantic.
 
     Raises:
         UserError: it is not; the message names the first field that is wrong, as "field.index.field".
     """
     try:
-        return described.validate_python(value)
+        checked_value: T = _adapter(kind).validate_python(value)
+        return checked_value
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
