@@ -18,13 +18,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
+from typing import IO, Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 import tyro
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.stage.files import check_files, check_replaceable, check_result_path
+from cobalt.stage.files import check_files, check_result_path
 from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
 from cobalt.stage.progress import track
 from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record
@@ -140,38 +140,31 @@ def whole(
     results: Path | Sequence[Path],
     arguments: Mapping[str, Any],
     inputs: Sequence[Path] = (),
-    *,
-    existing: Literal["same", "own"] = "same",
 ) -> Iterator[Whole]:
     """Write results in one piece. If the block raises or the process is stopped, they stay as they were, or missing.
+
+    Results of the same arguments and inputs are written again.
 
     Args:
         results: The files.
         arguments: As for `open_manifest`, with the name of the stage as `stage`.
         inputs: The files that the records are made from.
-        existing: Which results are written again: "same": of the same arguments and inputs; "own": any of this stage.
 
     Raises:
-        UserError: an existing result may not be replaced, a result cannot be written, or another process writes it.
+        UserError: a result has other arguments or inputs, cannot be written, or is being written by another process.
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
         check_result_path(path)
-        if existing == "own":
-            check_replaceable(path, str(arguments["stage"]), inputs)
     with ExitStack() as stack:
         files = {path: stack.enter_context(replacing(path)) for path in paths}
-        if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
-            for path in paths:
-                open_manifest(path, arguments, inputs)
+        for path in paths:  # after the lock, so that a refused writer leaves another's manifest as it is
+            open_manifest(path, arguments, inputs)
         content = Whole(files)
         yield content
         for file in files.values():
             file.flush()  # what a full disk refuses shows while the earlier results are still there
         for path in paths:
-            if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
-                path.unlink(missing_ok=True)
-                open_manifest(path, arguments, inputs)
             if content.summary:
                 write_summary(path, content.summary)
 
