@@ -41,7 +41,7 @@ from cobalt.problems.problem import ProblemId, TestSuite, suite_of
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.errors import tally as in_words
 from cobalt.stage.records import iterate_records
-from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, check_ranges, finished, quoted, stage, whole
+from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, check_ranges, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "likaixin/TACO-verified"
@@ -231,9 +231,6 @@ def _split(
     arguments |= {"stage": "taco_split", "prompts": prompts.digests}
     rows_file, *splits = settings.results
     inputs = [rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
-    summary = finished(splits, arguments, inputs)
-    if summary is not None:
-        return summary
     dev = set(random.Random(settings.seed).sample(range(count), settings.dev_size))
     attempted = 0
     with whole(splits, arguments, inputs) as result:

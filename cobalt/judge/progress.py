@@ -25,7 +25,7 @@ class Progress:
     """One program's progress through its suite; `values` has what the calls of assertion tests returned, by index."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
-        self.source = code.encode("utf-8", "surrogatepass")
+        self.source = code.encode("utf-8", "replace")  # halves of surrogate pairs have no UTF-8 form
         self.suite = suite
         self.values: dict[int, str] = {}
         self._bytes_left = VALUES_BYTES

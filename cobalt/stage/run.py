@@ -169,22 +169,6 @@ def whole(
                 write_summary(path, content.summary)
 
 
-def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
-    """The summary of results that need not be made again; None: one of them is missing or has no summary.
-
-    Raises:
-        UserError: a result was made with other arguments or data.
-    """
-    paths = [results] if isinstance(results, Path) else results
-    summaries = [read_summary(path) if path.exists() else None for path in paths]
-    filled = [path for path in paths if path.exists() and path.stat().st_size > 0]
-    if None in summaries or not filled:
-        return None
-    for path in filled:
-        open_manifest(path, arguments, inputs, complete=True)
-    return summaries[0]
-
-
 def errors_path(output_file: Path) -> Path:
     """Where the failures of a run are written; the file exists only while there are any."""
     return companion_path(output_file, ".errors.jsonl")
@@ -225,8 +209,16 @@ class Each(RecordFile):
         self._inputs, self._services = inputs, services or {}
 
     def summary(self) -> Summary | None:
-        """The summary of a result that is finished; see `finished`."""
-        return finished(self.path, self.arguments, self._inputs)
+        """The summary of a result that is finished, so that it need not be made again; None: it is not.
+
+        Raises:
+            UserError: the result was made with other arguments or data.
+        """
+        summary = read_summary(self.path)
+        if summary is not None and self.done:
+            open_manifest(self.path, self.arguments, self._inputs, complete=True)
+            return summary
+        return None
 
     async def make(
         self,
