@@ -92,8 +92,6 @@ class RecordFile:
         self.path = path
         self._appending = threading.Lock()
         with system_errors(f"cannot write {path}"):
-            if path.suffix in (".gz", ".parquet"):
-                raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
             check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write, a buffer would be written later, after a torn line.

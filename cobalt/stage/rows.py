@@ -1,10 +1,8 @@
 """Rows of a file, one JSON object each, whatever the form of the file. Rows are not interpreted here.
 
-| file | form |
-|---|---|
-| `*.jsonl`, and every other name | one object a line; or one array of objects, if the file begins with `[` |
-| `*.gz` | either of these, compressed by gzip |
-| `*.parquet` | the rows of the table; dates and times become ISO strings, other values that JSON lacks text |
+A file has one object a line, or one array of objects, if it begins with `[`; either may be compressed by gzip. Or it is
+Parquet: the rows of the table, in which dates and times become ISO strings, and other values that JSON lacks text. The
+first bytes of a file tell its form, whatever its name.
 
 Lines and Parquet rows are read a few at a time, an array whole. NaN as the value of a field, also of an object in the
 row, is null: some writers put it where a value is missing. Integers of up to `LONGEST_NUMBER` digits are read and
@@ -19,9 +17,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
+from io import BufferedReader
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from cobalt.stage.errors import UserError
 
@@ -41,8 +40,6 @@ _MOST_LEVELS = 100  # of arrays and objects in such a text; far below that at wh
 _NOT_BRACKETS = bytes({*range(256)} - {*b"[]{}"})
 _TOO_LARGE = 10**LONGEST_NUMBER
 _OTHER_FORMS = (
-    (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),
-    (b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),
     (b"version https://git-lfs", "it is a pointer of Git LFS, not the data: fetch the data by 'git lfs pull'"),
     (b"<", "it is HTML or XML, such as a page that a browser saved: download the file itself"),
 )
@@ -60,13 +57,13 @@ def read_rows(path: Path, *, unfinished: bool = False) -> Iterator[tuple[str, di
             large; the message names the file and, for a row, its place.
     """
     try:
-        for position, value in _parquet_rows(path) if path.suffix == ".parquet" else _json_values(path, unfinished):
-            if not isinstance(value, dict):
-                raise UserError(f"{path}, {position}: not a JSON object: {_LINES_OR_ARRAY}")
-            yield position, value
-    except gzip.BadGzipFile as error:
-        raise UserError(f"cannot decompress {path}: {error}: only files compressed by gzip may end in .gz") from None
-    except (EOFError, zlib.error) as error:
+        with path.open("rb") as file:
+            is_table = file.peek(4).startswith(b"PAR1")
+            for position, value in _parquet_rows(path, file) if is_table else _json_values(path, file, unfinished):
+                if not isinstance(value, dict):
+                    raise UserError(f"{path}, {position}: not a JSON object: {_LINES_OR_ARRAY}")
+                yield position, value
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"cannot decompress {path}: {error}: get the file whole") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
@@ -178,17 +175,16 @@ def _long_integer(digits: str) -> int:
     return int(Decimal(digits))  # exact, and under no limit
 
 
-def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
-    with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as handle:
-        start = handle.read(64)
-        handle.seek(0)
-        for beginning, advice in _OTHER_FORMS:
-            if start.startswith(beginning):
-                raise UserError(f"{path} is not JSON: {advice}")
-        if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            yield from _items(path, handle.read(LARGEST_ROW + 1))
-        else:
-            yield from _lines(path, handle, unfinished)
+def _json_values(path: Path, file: BufferedReader, unfinished: bool) -> Iterator[tuple[str, Any]]:
+    handle = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(b"\x1f\x8b") else file
+    start = handle.peek(64)
+    for beginning, advice in _OTHER_FORMS:
+        if start.startswith(beginning):
+            raise UserError(f"{path} is not JSON: {advice}")
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        yield from _items(path, handle.read(LARGEST_ROW + 1))
+    else:
+        yield from _lines(path, handle, unfinished)
 
 
 def _check_size(path: Path, position: str, size: int, unpacked: int) -> None:
@@ -202,7 +198,7 @@ def _check_size(path: Path, position: str, size: int, unpacked: int) -> None:
         )
 
 
-def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[str, Any]]:
+def _lines(path: Path, handle: BufferedReader | gzip.GzipFile, unfinished: bool) -> Iterator[tuple[str, Any]]:
     number = 0
     while line := handle.readline(LARGEST_ROW + 1):
         number += 1
@@ -237,25 +233,24 @@ def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
         yield f"item {number}", value
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _parquet_rows(path: Path, handle: BufferedReader) -> Iterator[tuple[str, Any]]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)") from None
     unpacked = 0
-    with path.open("rb") as handle:
-        try:
-            # With a buffer, pages are read as they are needed instead of whole row groups.
-            with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
-                for number, batch in enumerate(file.iter_batches(batch_size=1, use_threads=False), 1):
-                    unpacked += batch.nbytes
-                    _check_size(path, f"row {number}", batch.nbytes, unpacked)
-                    [row] = batch.to_pylist()
-                    yield f"row {number}", plain(row)
-        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{path} is not a whole Parquet file ({reason})") from None
+    try:
+        # With a buffer, pages are read as they are needed instead of whole row groups.
+        with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
+            for number, batch in enumerate(file.iter_batches(batch_size=1, use_threads=False), 1):
+                unpacked += batch.nbytes
+                _check_size(path, f"row {number}", batch.nbytes, unpacked)
+                [row] = batch.to_pylist()
+                yield f"row {number}", plain(row)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is not a whole Parquet file ({reason})") from None
 
 
 def plain(value: Any) -> Any:
