@@ -17,23 +17,19 @@ ENVIRONMENT_PREFIX = "COBALT_JUDGE_"
 
 
 PAPER: dict[str, Any] = {
-    "cpu_seconds": 4.0,
     "wall_seconds": 4.0,
     "suite_seconds": 27.0,
     "suite_wall_seconds": None,
-    "memory_bytes": 1024 * MIB,
     "stack_bytes": 1024 * MIB,
     "output_bytes": 64 * MIB,
-    "file_bytes": 64 * MIB,
     "open_files": 1024,
-    "comparison": "strip",
     "prelude": "none",
     "paper_guard": True,
     "stdin": "pipe",
     "traceback_carets": False,
     "syntax_warnings": True,
 }
-"""The settings of the paper's judge. Its own limits are 4 s, 27 s and 1 GiB; the others are out of the way."""
+"""Where the paper's judge differs from the defaults. Its limits are 4 s, 27 s and 1 GiB; others are out of the way."""
 
 
 def usable_cores() -> int:
