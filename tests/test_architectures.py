@@ -81,6 +81,16 @@ def test_a_special_token_without_an_embedding_is_refused_where_conversations_hav
         check_model(folder)
 
 
+FORMS = [{"model": "x"}, {"model": {"vocab": {"a": "b"}}}, {"added_tokens": [{"content": "a"}]}, {"text_config": "x"}]
+
+
+@pytest.mark.parametrize("content", FORMS, ids=str)
+def test_files_of_another_form_are_left_to_those_who_load_the_model(tmp_path, content):
+    folder = save_architecture(tmp_path, "smollm2")
+    (tmp_path / ("config.json" if "text_config" in content else "tokenizer.json")).write_text(json.dumps(content))
+    check_model(folder)
+
+
 # --- folders that hold no usable model
 
 

@@ -17,7 +17,7 @@ from test_rollout import DOUBLE, RIGHT, SETTINGS, replay
 from cobalt.engine.provider_access import import_litellm
 from cobalt.hacking.categories import CATEGORIES, UNKNOWN
 from cobalt.hacking.classifier import ClassifierSettings, classifier_messages, classify_events
-from cobalt.hacking.events import SECTIONS, content_key, count_categories
+from cobalt.hacking.events import LOOKED_AT, SECTIONS, TEMPTED, content_key, count_categories
 from cobalt.hacking.events import read_events as report_events
 from cobalt.hacking.extraction import ExtractionSettings, extract_events
 from cobalt.hacking.perturbation import PerturbationSettings, perturb, swap_outputs
@@ -361,6 +361,8 @@ async def test_by_the_papers_rule_the_first_vote_decides(tmp_path):
 async def test_votes_and_majorities_are_counted(tmp_path):
     engine = script(verdict(1, 1, 2), verdict(3, 0, 0), verdict(0, 0, 0), verdict(1, 2, 0))
     events = [event(number) for number in range(4)]
+    looked_at = {LOOKED_AT: {TEMPTED: 7}}
+    (tmp_path / "events.run.json").write_text(json.dumps({"arguments": {}, "summary": looked_at}))
     summary, failed, records = await judge(tmp_path, events, engine)
     assert failed == 0
     assert [record["category"] for record in records] == [HARD, DRIFT, UNKNOWN, UNKNOWN]
@@ -368,7 +370,7 @@ async def test_votes_and_majorities_are_counted(tmp_path):
     counted = {HARD: 1, LOGIC: 0, DRIFT: 1, OTHERS: 0, UNKNOWN: 2, "not classified": 0}
     assert count_categories(report_events(tmp_path / "judged.jsonl")) == counted
     votes = {"distinct events": 4, "votes": 12, "votes without a verdict": 6, "events without a majority": 1}
-    assert summary == {"events": counted, "votes": votes}
+    assert summary == {"events": counted, "votes": votes} | looked_at
     assert json.loads((tmp_path / "judged.run.json").read_text())["summary"] == summary
 
 

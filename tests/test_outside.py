@@ -208,7 +208,7 @@ def content(path):
 
 def without_measured(value):
     if isinstance(value, dict):
-        return {name: without_measured(item) for name, item in value.items() if name not in MEASURED}
+        return [(name, without_measured(item)) for name, item in value.items() if name not in MEASURED]
     return [without_measured(item) for item in value] if isinstance(value, list) else value
 
 

@@ -27,6 +27,7 @@ from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import INTERRUPTED, InfrastructureError, ServiceDown, UserError
 from cobalt.stage.records import RecordFile, encode_record, read_records
+from cobalt.stage.retrying import retrying
 from cobalt.stage.run import WRITTEN, Each, Input, Outcome, Output, errors_path, stage, whole
 from cobalt.stage.service_flags import JudgeFlags
 from cobalt.stage.workers import work_on_all
@@ -286,3 +287,18 @@ def test_the_settings_of_a_stage_are_its_described_flags_and_name_what_it_writes
     assert {field.name for field in fields(kind)} == described
     marks = [mark for of_field in marked.values() for mark in of_field]
     assert WRITTEN in marks or isinstance(getattr(kind, "results", None), property)
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(InfrastructureError("x"), 3), (ServiceDown("x"), 1), (UserError("x"), 1), (TypeError("x"), 1)]
+)
+async def test_only_failures_of_a_part_of_the_system_are_tried_again(error, calls):
+    made = []
+
+    async def call():
+        made.append(error)
+        raise error
+
+    with pytest.raises(type(error)):
+        await retrying(3, first_pause=0, longest_pause=0)(call)
+    assert len(made) == calls

@@ -95,6 +95,7 @@ def ft(seed_model, rows, tmp_path_factory):
         time.sleep(0.1)
     with training(*arguments) as process:
         finish(process, output)
+    assert ray_folders() == before
     return output
 
 

@@ -24,7 +24,6 @@ from cobalt.datasets.sources import (
     field_of,
     hub_file,
     local_rows,
-    problem_record,
     read_each,
     with_starter_code,
     write_counted,
@@ -139,9 +138,16 @@ def _read(row: Mapping[str, Any], settings: LiveCodeBenchSettings, prompts: Prom
         question = with_starter_code(question.strip(), row.get("starter_code") if fn_name else None)
     suites = [replace(_suite(tests, fn_name), **grader) for tests in (public + hidden, public, hidden)]
     identifier = field_of(row, "question_id", str)
-    about = {name: row.get(name) for name in _COPIED} | {"difficulty": field_of(row, "difficulty", str)}
-    record = problem_record(identifier, question, prompts.first_turn(question, fn_name), *suites, **about)
-    return _Read(identifier, record, fn_name is not None)
+    record = {  # in this order since the first version: manifests have digests of the files
+        "id": identifier,
+        "difficulty": field_of(row, "difficulty", str),
+        "question": question,
+        "test_cases": suites[0].to_json(),
+        "instruction": prompts.first_turn(question, fn_name),
+        "public_test_cases": suites[1].to_json(),
+        "hidden_test_cases": suites[2].to_json(),
+    }
+    return _Read(identifier, record | {name: row.get(name) for name in _COPIED}, fn_name is not None)
 
 
 def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:

@@ -118,9 +118,9 @@ def _problems(settings: MbppSettings, prompts: PromptSet, tally: Tally) -> Itera
             instruction = render("three_shot", examples=examples, text=task.text, tests=task.tests)
         else:
             instruction = prompts.first_turn(question, task.suite.fn_name)
-        about: dict[str, Any] = {"task_id": number, "split": split_of(number)}
-        about |= {"human_solutions": [task.code]} if settings.solutions else {}
-        yield problem_record(f"MBPP/{number}", question, instruction, *[task.suite] * 3, **about)
+        more = {"human_solutions": [task.code]} if settings.solutions else {}
+        record = problem_record(f"MBPP/{number}", question, instruction, *[task.suite] * 3, **more)
+        yield record | {"task_id": number, "split": split_of(number)}
 
 
 def _read(row: Mapping[str, Any], settings: MbppSettings) -> Task | str:

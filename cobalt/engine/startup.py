@@ -111,7 +111,7 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
     the engine's process must not have.
 
     Raises:
-        UserError: vLLM is built for another device, or refuses the settings, such as for too few GPUs.
+        UserError: vLLM is built for another device, refuses the settings, or needs more GPUs than there are.
         InfrastructureError: vLLM did not start; the message has its first error.
         KeyboardInterrupt: Ctrl-C or SIGTERM; nothing is left of the engine.
     """
@@ -165,6 +165,9 @@ def _start(settings: VllmSettings) -> tuple[Any, Device, str]:
     device: Device = "gpu" if on_gpu else "cpu"
     if settings.device not in ("auto", device):
         raise UserError(f"setting 'device': {settings.device}, and the installed vLLM is built for {device.upper()}s")
+    size, gpus = settings.tensor_parallel_size, current_platform.device_count() if on_gpu else None
+    if gpus is not None and gpus < size:  # vLLM's own words name flags of its own
+        raise UserError(f"tensor_parallel_size={size} needs as many GPUs, and this machine has {gpus}: lower it")
     options: dict[str, Any]
     if on_gpu:
         options = {"gpu_memory_utilization": settings.gpu_memory_utilization}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cobalt.engine.base import Call, Completion, GenerationSettings
+from cobalt.engine.model_check import NO_TEMPLATE
 from cobalt.engine.model_name import fingerprint, model_name
 from cobalt.engine.startup import EngineOutput, start
 from cobalt.engine.vllm_settings import VllmSettings, with_checked_model
@@ -25,7 +26,7 @@ from cobalt.episode.chat_template import (
     render_prompts,
     template_arguments,
 )
-from cobalt.stage.errors import InfrastructureError, ServiceDown
+from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 
 
 class VllmEngine:
@@ -71,6 +72,8 @@ class VllmEngine:
     def _prepare(self) -> None:
         # vLLM's own tokenizer is used by the thread that renders the prompts of OpenAI's routes.
         self._tokenizer = copy.deepcopy(self.llm.get_tokenizer())
+        if not getattr(self._tokenizer, "chat_template", True):  # some tokenizers bring a template of another kind
+            raise UserError(NO_TEMPLATE.format(model=self.settings.model))
         head_of_responses(self._tokenizer, {})  # raises if the template cannot be used, before the first request
         # vLLM stops at the tokenizer's end token and at those of the model's generation_config.json, which need not
         # have the token with which the template ends a turn.

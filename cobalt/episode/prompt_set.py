@@ -90,6 +90,8 @@ def load_prompts(name: str | None) -> PromptSet:
         built_in = ", ".join(sorted(path.name for path in BUILT_IN.iterdir() if path.is_dir()))
         raise UserError(f"no prompt set {name!r}: give one of {built_in}, or a folder with system.jinja,"
                         " first_turn.jinja and feedback.jinja")  # fmt: skip
+    if missing := [file for file in FILES if not (folder / file).is_file()]:
+        raise UserError(f"{folder}: the file {missing[0]} is missing")
     loaded: list[jinja2.Template] = []
     for file in FILES:
         with _naming(folder / file):

@@ -83,9 +83,9 @@ def read_event_texts(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: an unreadable file, or an event without one of the fields that the classifier is shown.
     """
-    records = []
+    records, fields = [], {"id": str | int} | dict.fromkeys(SECTIONS.values(), str)
     for position, record in read_rows(path):
-        missing = [field for field in SECTIONS.values() if not isinstance(record.get(field), str)]
+        missing = [field for field, kind in fields.items() if not isinstance(record.get(field), kind)]
         if missing:
             raise UserError(
                 f"{path}, {position}, is not an event of extract_turn_level_errors.py: field {missing[0]!r}"

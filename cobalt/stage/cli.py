@@ -89,7 +89,7 @@ def show(outcome: Outcome) -> int:
         for reason, ids in outcome.summary.get(FIRST, {}).items():
             sys.stdout.write(f"{FIRST}, {reason}: {'; '.join(ids)}\n")
     for table in outcome.tables:
-        console.print(table, soft_wrap=isinstance(table, str))
+        console.print(table, soft_wrap=isinstance(table, str), markup=not isinstance(table, str))
     if outcome.failed:
         return 1
     if outcome.wrote:

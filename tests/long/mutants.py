@@ -11,12 +11,12 @@ and is not a grade. The same command goes on where it stopped, and prints the sh
 
 import ast
 import json
+import multiprocessing
 import os
 import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,9 +26,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Annotated, Any
 
+import pytest
 import tyro
-
-from cobalt.stage.cli import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT, FILES = 60, 8  # seconds of a defect's tests, and files of them
@@ -45,6 +44,10 @@ OPERATORS: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Mod: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Break: ast.Continue, ast.Continue: ast.Break,
 }  # fmt: skip
+
+LIBRARIES = ["pytest", "hypothesis", "numpy", "pandas", "pyarrow.parquet", "torch", "transformers", "datasets", "tyro"]
+SERVER = multiprocessing.get_context("forkserver")  # its children begin with these libraries, which take seconds
+SERVER.set_forkserver_preload(LIBRARIES)
 
 
 def changed(node: ast.AST) -> ast.AST | None:
@@ -123,26 +126,37 @@ def tests_of(tree: Path, file: str, package: str) -> list[str]:
 
 def failing(tree: Path, tests: Sequence[str]) -> list[str]:
     """The first test of some files that fails; [] if all pass, or none fails in LIMIT seconds."""
+    process = SERVER.Process(target=run_tests, args=(tree, tests))
+    process.start()
+    process.join(LIMIT)
+    if process.is_alive():
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        return []
+    log = (tree / "tests.log").read_text(errors="replace")
+    named = re.findall(r"^(?:FAILED|ERROR) (\S+)", log, re.MULTILINE)
+    return [] if process.exitcode == 0 else named or ["none by name"]
+
+
+def run_tests(tree: Path, tests: Sequence[str]) -> None:
+    """Run test files of a tree in this process, a child without any module of the project; its output goes to a file."""
+    os.setsid()
+    log = os.open(tree / "tests.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(tree)
+    paths = [str(tree), str(tree / "verl"), str(tree / "tests")]
+    sys.path[:0] = paths
+    os.environ |= {"PYTHONPATH": ":".join(paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     flags = ("-x", "-p", "no:cacheprovider", "-m", "not services", "--timeout", str(LIMIT))
-    environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'verl'}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    output = tree / "tests.log"
-    with output.open("w") as log:
-        command = [sys.executable, "-m", "pytest", *flags, *tests]
-        process = subprocess.Popen(command, cwd=tree, env=environment, stdout=log, stderr=log, start_new_session=True)
-        try:
-            if process.wait(LIMIT) == 0:
-                return []
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return []
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", output.read_text(errors="replace"), re.MULTILINE) or ["none by name"]
+    sys.exit(pytest.main([*flags, *tests]))
 
 
-def judged(defect: dict[str, Any], tree: Path) -> dict[str, Any]:
+def judged(defect: dict[str, Any], tree: Path, passing: dict[str, bool]) -> dict[str, Any]:
     """Plant a defect in a copy of the tree, run its tests, and take it out again.
 
-    A test that fails without the defect, too, such as one that wants the checkout's history, is left out.
+    A test that fails without the defect, too, such as one that wants the checkout's history, is left out; `passing` has
+    those of which it is known.
     """
     path, planter = tree / defect["file"], Planted(defect["site"])
     before = path.read_text()
@@ -152,7 +166,9 @@ def judged(defect: dict[str, Any], tree: Path) -> dict[str, Any]:
         path.write_text(planted)
         failed = failing(tree, tests)
         path.write_text(before)
-        if not failed or "::" not in failed[0] or not failing(tree, failed[:1]):
+        if failed and "::" in failed[0] and failed[0] not in passing:
+            passing[failed[0]] = not failing(tree, failed[:1])
+        if not failed or passing.get(failed[0], True):
             return {**defect, "what": planter.what, "killed": bool(failed), "by": failed[0] if failed else ""}
         tests.append(f"--deselect={failed[0]}")
 
@@ -182,6 +198,7 @@ def main(arguments: Arguments) -> int:
     """Judge every defect that the results lack; returns the exit code."""
     done = {(row["file"], row["site"]) for row in rows_of(arguments.results)}
     copies: Queue[Path] = Queue()
+    passing: dict[str, bool] = {}
     left_out = shutil.ignore_patterns(".git", ".venv", "runs", "pocket")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -194,7 +211,7 @@ def main(arguments: Arguments) -> int:
         def one(defect: dict[str, Any]) -> None:
             copy = copies.get()
             try:
-                file.write(json.dumps(judged(defect, copy)) + "\n")
+                file.write(json.dumps(judged(defect, copy, passing)) + "\n")
                 file.flush()
             finally:
                 copies.put(copy)
@@ -208,4 +225,4 @@ def main(arguments: Arguments) -> int:
 
 
 if __name__ == "__main__":
-    run_script(Arguments, main)
+    sys.exit(main(tyro.cli(Arguments)))
