@@ -124,7 +124,7 @@ def test_runs_of_other_problems_or_hidden_tests_are_refused_with_what_differs(tm
     [
         ({"settings": {"temperature": 1.0}}, "multi_turn.generation.temperature is 0.6 in early and 1.0 in late",
          "temperature"),
-        ({"settings": {"top_p": 1.0}}, "multi_turn.generation.top_p is 'not recorded' in early and 1.0",
+        ({"settings": {"top_p": 1.0}}, "multi_turn.generation.top_p is None in early and 1.0",
          "generation.top_p"),
         ({"second": [[turns[:1] for turns in samples] for samples in LATE]}, "turns is 2 in early and 1 in late",
          "turns"),
