@@ -53,7 +53,10 @@ def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType
     stderr, printed = sys.stderr, StringIO()
     sys.stderr = printed if limits["syntax_warnings"] else None
     try:
-        codes = [_compile(text)]
+        if _paper_guard is None:
+            codes = [compile(text, FILE_NAME, "exec", dont_inherit=True)]
+        else:
+            codes = [_paper_guard.compile_after_guard(text, FILE_NAME)]
     except SyntaxError as error:
         if not (limits["top_level_return"] and error.msg == "'return' outside function"):
             raise
@@ -83,12 +86,6 @@ def text_of(source: bytes) -> str:
     """A program as text, whatever encoding it declares: it comes from a response, and is sent as UTF-8."""
     text = source.decode("utf-8", "surrogatepass")
     return text if _paper_guard is not None else text.removeprefix("\ufeff")
-
-
-def _compile(text: str) -> CodeType:
-    if _paper_guard is not None:
-        return _paper_guard.compile_after_guard(text, FILE_NAME)  # type: ignore[no-any-return]
-    return compile(text, FILE_NAME, "exec", dont_inherit=True)
 
 
 def _with_source(warnings: str, text: str) -> bytes:
@@ -151,7 +148,7 @@ def _exit_status(error: SystemExit) -> int:
     if isinstance(error.code, int):
         # Python treats a number that does not fit into 64 bits as -1.
         return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
-    _complain(error.code)
+    _survive(lambda: sys.stderr.write(f"{error.code}\n"))
     return 1
 
 
@@ -160,7 +157,8 @@ def report(error: BaseException) -> int:
     _allow_depth()
     if isinstance(error, SystemExit):
         return _exit_status(error)
-    _shorten(error)
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
     if _paper_guard is not None:
         _paper_guard.hide_itself(error.__traceback__)
     try:
@@ -185,25 +183,16 @@ def leave(status: int) -> None:
     _survive(_run_exit_handlers)
     status = _flush("stdout", status)
     status = _flush("stderr", status)
-    _survive(_free_objects)
+    sys.modules.pop("__main__", None)
+    _survive(gc.collect)
     status = _flush("__stdout__", status)
     status = _flush("__stderr__", status)
     _exit(status)
 
 
-def _free_objects() -> None:
-    sys.modules.pop("__main__", None)
-    gc.collect()
-
-
 def _allow_depth() -> None:
     """Raise the recursion limit, which the program may have lowered too far for the code that follows it."""
     _set_recursion_limit(max(1000, _recursion_limit()))
-
-
-def _shorten(error: BaseException) -> None:
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
 
 
 def _survive(action: Callable[[], object]) -> None:
@@ -212,11 +201,6 @@ def _survive(action: Callable[[], object]) -> None:
         action()
     except BaseException:  # noqa: BLE001 - there is no caller left to handle it
         pass
-
-
-def _complain(message: object) -> None:
-    """Write a line to standard error, if that still works."""
-    _survive(lambda: sys.stderr.write(f"{message}\n"))
 
 
 def _flush(name: str, status: int) -> int:
