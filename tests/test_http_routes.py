@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobalt.judge import ExecResult, Verdict, VerdictKind
 from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving.http_guard import Guard, Refused, guarded_api
 from cobalt.serving.settings import ServiceSettings
@@ -267,10 +266,3 @@ def test_a_token_fits_a_header_and_is_shown_nowhere(monkeypatch):
     settings = ServiceSettings.read()
     assert settings.token.get_secret_value() == TOKEN
     assert TOKEN not in repr(settings) + str(settings) + json.dumps(settings.of_the_judge().decisive())
-
-
-def test_a_result_says_that_its_cluster_was_open_and_older_records_are_of_private_ones():
-    result = ExecResult([True], [""], [Verdict(VerdictKind.PASSED)], private=False)
-    assert result.to_record()["private"] is False
-    assert ExecResult.from_record(result.to_record()) == result
-    assert ExecResult.from_record({"passing": [True], "feedback": [""]}).private

@@ -40,8 +40,9 @@ def test_feedback_of_failures_other_than_wrong_answers_never_shows_the_expected_
 
 def test_result_survives_its_record():
     verdicts = [Verdict(VerdictKind.PASSED, 0.1, 0.2, 0, 5), Verdict(VerdictKind.TIME_LIMIT, 4.1, 5.0)]
-    result = ExecResult([True, False], ["", "x"], verdicts, "lines", isolated=False, queue_seconds=1.0, run_seconds=2.0)
+    result = ExecResult([True, False], ["", "x"], verdicts, "lines", False, False, queue_seconds=1.0, run_seconds=2.0)
     assert ExecResult.from_record(json.loads(json.dumps(result.to_record()))) == result
+    assert not result.isolated and not result.private
     assert (result.pass_rate, result.all_passed, result.first_failure()) == (0.5, False, "x")
 
 
@@ -55,7 +56,7 @@ def test_recorded_results_without_verdicts_load():
     record = {"passing": [text is None for text in texts], "feedback": [*texts]}
     result = ExecResult.from_record(record)
     assert [verdict.kind.value for verdict in result.verdicts] == [*texts.values()]
-    assert result.first_failure() == [*texts][1]
+    assert result.first_failure() == [*texts][1] and result.private
 
 
 @pytest.mark.parametrize(
