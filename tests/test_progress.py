@@ -51,8 +51,7 @@ def test_a_long_loop_logs_now_and_then_and_at_the_end_where_there_is_no_terminal
 async def test_a_run_is_shown_while_nothing_finishes_and_at_its_end(error, terminal, monkeypatch, caplog):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
     written = error()
-    states = iter([progress.Standing(0, 8, "first"), *[progress.Standing(0, 8, "then")] * 3])
-    last = progress.Standing(8, 8, "last")
+    states, last = iter([(0, 8, "first"), *[(0, 8, "then")] * 3]), (8, 8, "last")
     all_shown = asyncio.Event()
 
     def state():
@@ -76,8 +75,8 @@ async def test_a_rollout_counts_responses_and_the_time_left(monkeypatch):
     settings = GenerationSettings(temperature=1, top_p=1, max_tokens=8, n=2, seed=0)
     await engine.generate([], settings, Call("a", 0))
     clock[0] = 100.0  # two responses in 100 seconds, and ten are left
-    standing = engine.standing()
-    assert (standing.done, standing.total) == (2, 12) and standing.words.endswith("about 08:20 left")
+    done, total, words = engine.standing()
+    assert (done, total) == (2, 12) and words.endswith("about 08:20 left")
 
 
 @pytest.mark.parametrize(("turns", "responses"), [(0, 6), (2, 18)])

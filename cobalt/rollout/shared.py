@@ -20,7 +20,7 @@ from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, ProblemId, choose_problems
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
-from cobalt.stage.progress import Standing, ticking
+from cobalt.stage.progress import ticking
 from cobalt.stage.run import Concurrency, Each, Flag, Input, OptionalFile, Output, check_ranges
 from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
@@ -184,8 +184,8 @@ class CountingEngine:
         """See `Engine.describe`; without `device`, which decides only whether samples are seeded."""
         return {name: value for name, value in (await self._engine.describe()).items() if name != "device"}
 
-    def standing(self) -> Standing:
-        """How far the run is; the rest is expected to go on at the mean rate of responses so far."""
+    def standing(self) -> tuple[int, int, str]:
+        """How far the run is, for `ticking`; the rest is expected to go on at the mean rate of responses so far."""
         seconds = 1e-9 if self._began is None else max(_now() - self._began, 1e-9)
         left = self._planned - self._responses
         words = [
@@ -195,7 +195,7 @@ class CountingEngine:
         ]
         if self._responses and left:
             words.append(f"about {tqdm.format_interval(seconds * left / self._responses)} left")
-        return Standing(self._responses, self._planned, ", ".join(words))
+        return self._responses, self._planned, ", ".join(words)
 
 
 def _now() -> float:

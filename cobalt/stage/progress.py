@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
@@ -45,23 +45,16 @@ def track(iterable: Any = None, **options: Any) -> Any:
     return _ProgressLines(iterable, **{"bar_format": _LINE} | rare | options)
 
 
-class Standing(NamedTuple):
-    """How far work is: units that are done, units in all, and more about it, such as the time left."""
-
-    done: int
-    total: int
-    words: str
-
-
 @contextlib.asynccontextmanager
-async def ticking(state: Callable[[], Standing], *, desc: str, unit: str) -> AsyncIterator[None]:
+async def ticking(state: Callable[[], tuple[int, int, str]], *, desc: str, unit: str) -> AsyncIterator[None]:
     """Show how far asynchronous work is while the block runs, whether or not anything finishes meanwhile.
 
+    `state` gives the units that are done, the units in all, and more in words, such as the time left.
     A terminal has a line that is drawn every second. Elsewhere a line is logged every `LINE_SECONDS`, and one more at
     the end if anything was done. `unit` is in the singular.
     """
     layout = "{desc}: {percentage:3.0f} %, {n_fmt} of {total_fmt} {unit}s{postfix}"
-    bar = track(total=state().total, desc=desc, unit=unit, bar_format=layout)
+    bar = track(total=state()[1], desc=desc, unit=unit, bar_format=layout)
 
     def show(*, drawn: bool = True) -> None:
         bar.n, bar.total, words = state()
