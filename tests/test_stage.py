@@ -26,6 +26,7 @@ from cobalt.commands.registry import COMMANDS
 from cobalt.stage.atomic import replacing
 from cobalt.stage.cli import run_script
 from cobalt.stage.errors import INTERRUPTED, InfrastructureError, ServiceDown, UserError
+from cobalt.stage.manifest import manifest_path, recorded_arguments
 from cobalt.stage.records import RecordFile, encode_record, read_records
 from cobalt.stage.retrying import retrying
 from cobalt.stage.run import WRITTEN, Each, Input, Outcome, Output, errors_path, stage, whole
@@ -67,16 +68,20 @@ async def one_by_one(settings: TinySettings) -> Outcome:
     return Outcome(failed=failed)
 
 
-@stage
-def in_one_piece(settings: TinySettings) -> Outcome:
-    with whole(settings.output_file, settings.arguments(), [settings.input_file]) as result:
-        for number in NUMBERS:
-            HAPPENS.get(number, bool)()
-            result.write([square(number, settings.offset)])
-    return Outcome()
+def made(replaces):
+    @stage
+    def in_one_piece(settings: TinySettings) -> Outcome:
+        with whole(settings.output_file, settings.arguments(), [settings.input_file], replaces=replaces) as result:
+            for number in NUMBERS:
+                HAPPENS.get(number, bool)()
+                result.write([square(number, settings.offset)])
+        return Outcome()
+
+    return in_one_piece
 
 
-every_kind = pytest.mark.parametrize("kind", [one_by_one, in_one_piece])
+in_one_piece, replacing_its_own = made(False), made(True)
+every_kind = pytest.mark.parametrize("kind", [one_by_one, in_one_piece, replacing_its_own])
 
 
 class Run:
@@ -149,7 +154,7 @@ def test_killed_before_any_change_of_the_disk_and_run_again_it_leaves_the_same_b
     assert number > (len(NUMBERS) if run.kind is one_by_one else 5)
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [one_by_one, in_one_piece])
 @pytest.mark.parametrize("size", [4000, len(WHOLE)])
 def test_a_result_of_other_settings_or_data_is_refused_and_stays(run, size):
     assert run("--negative") == 0
@@ -164,6 +169,16 @@ def test_a_result_of_other_settings_or_data_is_refused_and_stays(run, size):
     assert run("--negative") == 2
     assert run.source.name in run.said
     assert run.left() == left
+
+
+@pytest.mark.parametrize("kind", [replacing_its_own])
+def test_a_result_that_replaces_its_own_replaces_no_other(run):
+    assert run() == run("--offset", "1") == 0
+    assert recorded_arguments(run.result)["offset"] == 1
+    write_lines(manifest_path(run.result), [{"arguments": {"stage": "another"}}])
+    before = run.left()
+    assert run() == 2
+    assert run.left() == before
 
 
 @every_kind

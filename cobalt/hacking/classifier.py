@@ -95,7 +95,7 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
     provider enforce `ANSWER_SCHEMA` where it can.
 
     Raises:
-        UserError: bad input, or an output file of other settings.
+        UserError: bad input, or an output file that this stage did not write.
         ServiceDown: the engine is gone, refuses access, or has spent its budget; finished answers are in its log.
     """
     if engine is not None:
@@ -116,7 +116,7 @@ async def _classify(settings: ClassifierSettings, engine: Engine, *, structured:
         "paper_verdicts": settings.paper_verdicts,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
-    with whole(settings.output_file, arguments, [settings.input_file]) as result:
+    with whole(settings.output_file, arguments, [settings.input_file], replaces=True) as result:
         answers = await _ask(settings, engine, dict(events), structured)
         result.summary, records = _classified(settings, events, answers)
         if LOOKED_AT in extracted:

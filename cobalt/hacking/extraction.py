@@ -59,7 +59,7 @@ class ExtractionSettings(JudgeFlags):
 
 @stage
 async def extract_events(settings: ExtractionSettings, judge: Judge | None = None) -> Outcome:
-    """Write one record for each event, in the order of the input, and count them.
+    """Write one record for each event, in the order of the input, and count them. Running again replaces the file.
 
     An event has the authors' fields (`id`, `question`, `previous_code`, `feedback`, `current_code`, `patch`,
     `all_acc` and `public_all_acc` up to its turn), and `sample`, `turn`, `shown_test` (index of the test that was
@@ -68,11 +68,11 @@ async def extract_events(settings: ExtractionSettings, judge: Judge | None = Non
     `judge` is used only where a recorded result has no entry for each test; None: that of the settings.
 
     Raises:
-        UserError: bad input, a run that is not on the perturbed tests, or an output file of other inputs.
+        UserError: bad input, a run that is not on the perturbed tests, or an output file that this stage did not write.
         ServiceDown: the judge is needed and not running.
     """
     inputs = [settings.data_file, settings.input_file]
-    with whole(settings.output_file, {"stage": STAGE}, inputs) as result:
+    with whole(settings.output_file, {"stage": STAGE}, inputs, replaces=True) as result:
         async with using_judge(judge, settings) as judging:
             events, result.summary = await _events(settings.data_file, settings.input_file, judging)
         result.write(events)

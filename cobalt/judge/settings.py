@@ -142,7 +142,8 @@ class JudgeSettings(BaseModel):
         left_out |= {name for name in optional if getattr(self, name) == type(self).model_fields[name].default}
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
         values = self.model_dump(mode="json", exclude=left_out)
-        return values | {"wall_seconds": self.wall_limit, "python": interpreter}
+        # The budget of CPU time that manifests name was a setting.
+        return values | {"wall_seconds": self.wall_limit, "python": interpreter, "suite_cpu_seconds": None}
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any] | None = None) -> Self:

@@ -25,7 +25,7 @@ import tyro
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
 from cobalt.stage.files import check_files, check_result_path
-from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
+from cobalt.stage.manifest import companion_path, open_manifest, read_summary, recorded_arguments, write_summary
 from cobalt.stage.progress import track
 from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record
 from cobalt.stage.tally import Summary
@@ -140,31 +140,39 @@ def whole(
     results: Path | Sequence[Path],
     arguments: Mapping[str, Any],
     inputs: Sequence[Path] = (),
+    *,
+    replaces: bool = False,
 ) -> Iterator[Whole]:
     """Write results in one piece. If the block raises or the process is stopped, they stay as they were, or missing.
 
-    Results of the same arguments and inputs are written again.
+    Results of the same arguments and inputs are written again, those of others refused.
 
     Args:
         results: The files.
         arguments: As for `open_manifest`, with the name of the stage as `stage`.
         inputs: The files that the records are made from.
+        replaces: Replace results of the same stage, whatever their arguments and inputs.
 
     Raises:
-        UserError: a result has other arguments or inputs, cannot be written, or is being written by another process.
+        UserError: a result may not be replaced, cannot be written, or is being written by another process.
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
         check_result_path(path)
+        if replaces and path.exists() and (recorded_arguments(path) or {}).get("stage") != arguments["stage"]:
+            raise UserError(f"{path} exists and is not a result of this command: name another output file")
     with ExitStack() as stack:
         files = {path: stack.enter_context(replacing(path)) for path in paths}
-        for path in paths:  # after the lock, so that a refused writer leaves another's manifest as it is
+        for path in () if replaces else paths:  # after the lock: a refused writer leaves another's manifest as it is
             open_manifest(path, arguments, inputs)
         content = Whole(files)
         yield content
         for file in files.values():
             file.flush()  # what a full disk refuses shows while the earlier results are still there
         for path in paths:
+            if replaces:  # a manifest is compared with that of a result, and this one replaces it
+                path.unlink(missing_ok=True)
+                open_manifest(path, arguments, inputs)
             if content.summary:
                 write_summary(path, content.summary)
 
