@@ -3,6 +3,7 @@
 import asyncio
 import io
 import logging
+import re
 import sys
 
 import pytest
@@ -37,14 +38,14 @@ def error(terminal, monkeypatch, caplog):
 
 @either
 def test_a_long_loop_logs_now_and_then_and_at_the_end_where_there_is_no_terminal(error, terminal, monkeypatch, caplog):
-    written, now = error(), iter(range(1000, 10**6, 10))  # each item takes ten seconds
+    written, now = error(), iter(range(1000, 10**6, 2))  # the clock goes on whenever it is looked at
     monkeypatch.setattr("tqdm.std.time", lambda: float(next(now)))
     assert list(progress.track(range(40), total=40, desc="work", unit="item")) == list(range(40))
     said = caplog.messages
     assert bool(said) != terminal == ("\r" in written.getvalue())
     if not terminal:
         assert 2 < len(said) < 40
-        assert said[-1] == "work: 40 of 40 items [06:40<00:00]" and "<0" in said[0]
+        assert re.fullmatch(r"work: 40 of 40 items \[\d\d:\d\d<00:00\]", said[-1]) and "<00:00" not in said[0]
 
 
 @either

@@ -23,7 +23,7 @@ class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type c
 
     def display(self, *_: Any, **__: Any) -> None:
         """Log how far the work is."""
-        logger.info("%s", self)
+        logger.info("%s", str(self))  # now: it goes on
 
     def close(self) -> None:
         """Log the last line, unless nothing was done."""

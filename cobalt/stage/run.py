@@ -159,7 +159,8 @@ def whole(
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
         check_result_path(path)
-        if replaces and path.exists() and (recorded_arguments(path) or {}).get("stage") != arguments["stage"]:
+        is_filled = path.exists() and path.stat().st_size > 0
+        if replaces and is_filled and (recorded_arguments(path) or {}).get("stage") != arguments["stage"]:
             raise UserError(f"{path} exists and is not a result of this command: name another output file")
     with ExitStack() as stack:
         files = {path: stack.enter_context(replacing(path)) for path in paths}
