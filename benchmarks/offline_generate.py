@@ -17,7 +17,7 @@ from vllm import LLM, SamplingParams, TokensPrompt
 
 from cobalt.engine.vllm_settings import VllmSettings
 
-WARM_UP = 256
+WARM_UP = 32
 
 
 def main(settings: str, requests: Path) -> None:

@@ -69,9 +69,9 @@ def bench():
 def programs(file: str) -> dict[str, Any]:
     """The programs of a file of `data/programs`, by what they do."""
     text = (Path(__file__).parent / "data" / "programs" / f"{file}.yaml").read_text("utf-8")
-    made = yaml.safe_load(text)
-    assert len(made) == len(re.findall(r"^\S.*:$", text, re.MULTILINE)), f"{file}.yaml has a name twice"
-    return made
+    names = [name.value for name, _ in yaml.compose(text).value]
+    assert len(set(names)) == len(names), f"{file}.yaml has a name twice"
+    return yaml.safe_load(text)
 
 
 def called(arguments: list[Any], value: Any, repetitions: int = 1) -> TestSuite:

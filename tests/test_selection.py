@@ -373,11 +373,10 @@ def test_without_a_policy_its_tokenizer_is_that_of_the_model_that_wrote_the_traj
 
 
 async def test_selection_takes_the_tokenizer_of_the_model_that_wrote_the_trajectories(tmp_path):
-    engine = {"stage": "multi_turn", "engine": {"model": "nobody/nothing"}}
-    (tmp_path / "e.run.json").write_text(json.dumps({"arguments": engine}))
-    (tmp_path / "e.jsonl").write_text("{}\n")
+    arguments = {"stage": "multi_turn", "engine": {"model": "nobody/nothing"}}
+    (tmp_path / "evaluation.run.json").write_text(json.dumps({"arguments": arguments}))
     with pytest.raises((UserError, InfrastructureError), match="nobody/nothing"):
-        await select_prompts(ProcessingSettings(tmp_path / "e.jsonl", tmp_path / "prompts.jsonl"))
+        await process(tmp_path, None, [trajectory_record(7, [[WRONG, HALF, RIGHT]])])
 
 
 # --- rows for veRL

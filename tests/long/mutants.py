@@ -1,12 +1,15 @@
-"""What the tests notice: a sample of small defects in the rooms whose numbers people trust, and which of them survive.
+"""What the tests notice: a sample of small defects in the packages whose numbers people trust, and which survive.
 
-    python tests/long/mutants.py runs/mutants.jsonl [--tree OTHER_CHECKOUT] [--seed 0] [--number 200]
+    pip install coverage pytest-cov
+    python tests/long/mutants.py runs/mutants [--tree OTHER_CHECKOUT] [--seed 0] [--number 200]
 
-A defect changes one operator, constant, condition or returned value of `judge`, `reward`, `selection`, `episode` or
-`stage`, in a copy of the tree. It is killed if one of the test files that name its module fails, with those that always
-exercise its package; a defect that these files do not notice in LIMIT seconds has survived. Tests of services are not
-run, and some defects change nothing that can be seen, so that the share of the killed is compared with another tree's
-and is not a grade. The same command goes on where it stopped, and prints the shares.
+First the tests without services run once under coverage, which says which test runs which line, and how much of the
+library's branches runs in the tests' own processes. Then a defect changes one operator, constant, condition or returned
+value of `judge`, `reward`, `selection`, `episode` or `stage`, in a copy of the tree. It is killed if one of the tests
+that run its line fails, the quickest first; where no test does, as within the sandbox, the files that exercise the
+package are run. A defect that these tests do not notice in LIMIT seconds has survived. Some defects change nothing that
+can be seen, so that the share of the killed is compared with another tree's, and is not a grade. Wants an idle machine;
+the same command goes on where it stopped, and prints the shares.
 """
 
 import ast
@@ -25,13 +28,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from typing import Annotated, Any
+from xml.etree import ElementTree
 
 import pytest
 import tyro
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT, FILES = 60, 8  # seconds of a defect's tests, and files of them
-PACKAGES = {  # tests that exercise the package without naming each of its modules
+LIMIT = 60  # seconds of a defect's tests
+PACKAGES = {  # tests that exercise the package, for what runs in no test's own process
     "judge": ["test_judge_values", "test_calling", "test_judge_programs", "test_judge_attacks"],
     "reward": ["test_reward"],
     "selection": ["test_selection"],
@@ -78,13 +82,14 @@ class Planted(ast.NodeTransformer):
     """Plants the defect with this number, or counts them. Annotations have none."""
 
     def __init__(self, number: int = -1) -> None:
-        self.number, self.count, self.what = number, 0, ""
+        self.number, self.count, self.what, self.lines = number, 0, "", (1, 1)
 
     def visit(self, node: ast.AST) -> Any:
         other = changed(node)
         if other is not None:
             self.count += 1
             if self.count - 1 == self.number:
+                self.lines = (node.lineno, getattr(node, "test", node).end_lineno or node.lineno)
                 self.what = f"{ast.unparse(node)!s:.80} -> {ast.unparse(other)!s:.80}".replace("\n", " ")
                 return ast.copy_location(other, node)
         for name, value in ast.iter_fields(node):
@@ -111,35 +116,64 @@ def draw(tree: Path, seed: int, number: int) -> list[dict[str, Any]]:
     return drawn
 
 
-def tests_of(tree: Path, file: str, package: str) -> list[str]:
-    """The test files of a module: those of its package, and those that name it or its public names, most first."""
-    text, module = (tree / file).read_text(), file.removesuffix(".py").replace("/", ".")
-    names = {module, *re.findall(r"^(?:async )?(?:def|class) ([A-Za-z]\w+)", text, re.MULTILINE)}
-    pattern, scores = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names)), {}
-    for path in (tree / "tests").glob("test_*.py"):
-        test = path.read_text()
-        if not re.search(r"^pytestmark = \[?pytest\.mark\.services", test, re.MULTILINE):
-            scores[path.stem] = len(pattern.findall(test)) if f"cobalt.{package}" in test else 0
-    named = sorted((stem for stem in scores if scores[stem]), key=lambda stem: (-scores[stem], stem))
-    return list(dict.fromkeys([*(stem for stem in PACKAGES[package] if stem in scores), *named]))[:FILES]
+@dataclass(frozen=True)
+class Covered:
+    """What a run of the tests under coverage says of a tree."""
+
+    tree: Path
+    data: Any
+    seconds: dict[str, float]
+
+    def tests_of(self, file: str, first: int, last: int, package: str) -> list[str]:
+        """The tests that run some lines of a file, the quickest first; without one the package's files."""
+        by_line = self.data.contexts_by_lineno(str(self.tree / file))
+        names = {name.partition("|")[0] for line in range(first, last + 1) for name in by_line.get(line, ()) if name}
+        known = sorted(names & self.seconds.keys(), key=lambda name: (self.seconds[name], name))
+        return known or [f"tests/{stem}.py" for stem in PACKAGES[package] if (self.tree / f"tests/{stem}.py").exists()]
 
 
-def failing(tree: Path, tests: Sequence[str]) -> list[str]:
-    """The first test of some files that fails; [] if all pass, or none fails in LIMIT seconds."""
-    process = SERVER.Process(target=run_tests, args=(tree, tests))
+def cover(tree: Path, folder: Path) -> Covered:
+    """Run the tests of a tree under coverage, or read what an earlier call has left in the folder."""
+    from coverage import CoverageData
+
+    data, report = folder / "coverage", folder / "tests.xml"
+    if not report.exists():
+        os.environ["COVERAGE_FILE"] = str(data)
+        flags = ["-m", "not services", "-n", "3", "--dist", "worksteal", "--timeout", "300", f"--junitxml={report}.new"]
+        flags += ["--cov=cobalt", "--cov-branch", "--cov-context=test", f"--cov-report=json:{folder / 'coverage.json'}"]
+        process = SERVER.Process(target=run_tests, args=(tree, [*flags, "tests"]))
+        process.start()
+        process.join()
+        Path(f"{report}.new").rename(report)
+    seconds = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        if case.find("failure") is None and case.find("error") is None and case.find("skipped") is None:
+            name = f"{(case.get('classname') or '').replace('.', '/')}.py::{case.get('name')}"
+            seconds[name] = float(case.get("time") or 0)
+    read = CoverageData(str(data))
+    read.read()
+    totals = json.loads((folder / "coverage.json").read_text())["totals"]
+    sys.stdout.write(f"branches   {totals['covered_branches']} of {totals['num_branches']}\n")
+    return Covered(tree, read, seconds)
+
+
+def failing(tree: Path, tests: Sequence[str]) -> str:
+    """The first test that fails; "" if all pass, or none fails in LIMIT seconds."""
+    flags = ("-x", "-p", "no:cacheprovider", "-m", "not services", "--timeout", str(LIMIT))
+    process = SERVER.Process(target=run_tests, args=(tree, [*flags, *tests]))
     process.start()
     process.join(LIMIT)
     if process.is_alive():
         os.killpg(process.pid, signal.SIGKILL)
         process.join()
-        return []
+        return ""
     log = (tree / "tests.log").read_text(errors="replace")
     named = re.findall(r"^(?:FAILED|ERROR) (\S+)", log, re.MULTILINE)
-    return [] if process.exitcode == 0 else named or ["none by name"]
+    return "" if process.exitcode == 0 else [*named, "none by name"][0]
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> None:
-    """Run test files of a tree in this process, a child without any module of the project; its output goes to a file."""
+def run_tests(tree: Path, arguments: Sequence[str]) -> None:
+    """Run pytest for a tree in this process, a child without modules of the project; its output goes to a file."""
     os.setsid()
     log = os.open(tree / "tests.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -148,29 +182,19 @@ def run_tests(tree: Path, tests: Sequence[str]) -> None:
     paths = [str(tree), str(tree / "verl"), str(tree / "tests")]
     sys.path[:0] = paths
     os.environ |= {"PYTHONPATH": ":".join(paths), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    flags = ("-x", "-p", "no:cacheprovider", "-m", "not services", "--timeout", str(LIMIT))
-    sys.exit(pytest.main([*flags, *tests]))
+    sys.exit(pytest.main(list(arguments)))
 
 
-def judged(defect: dict[str, Any], tree: Path, passing: dict[str, bool]) -> dict[str, Any]:
-    """Plant a defect in a copy of the tree, run its tests, and take it out again.
-
-    A test that fails without the defect, too, such as one that wants the checkout's history, is left out; `passing` has
-    those of which it is known.
-    """
+def judged(defect: dict[str, Any], tree: Path, covered: Covered) -> dict[str, Any]:
+    """Plant a defect in a copy of the tree, run the tests of its lines, and take it out again."""
     path, planter = tree / defect["file"], Planted(defect["site"])
     before = path.read_text()
-    tests = [f"tests/{stem}.py" for stem in tests_of(tree, defect["file"], defect["package"])]
     planted = ast.unparse(ast.fix_missing_locations(planter.visit(ast.parse(before))))
-    while True:
-        path.write_text(planted)
-        failed = failing(tree, tests)
-        path.write_text(before)
-        if failed and "::" in failed[0] and failed[0] not in passing:
-            passing[failed[0]] = not failing(tree, failed[:1])
-        if not failed or passing.get(failed[0], True):
-            return {**defect, "what": planter.what, "killed": bool(failed), "by": failed[0] if failed else ""}
-        tests.append(f"--deselect={failed[0]}")
+    tests = covered.tests_of(defect["file"], *planter.lines, defect["package"])
+    path.write_text(planted)
+    failed = failing(tree, tests) if tests else ""
+    path.write_text(before)
+    return {**defect, "what": planter.what, "killed": bool(failed), "by": failed, "tests": len(tests)}
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -182,8 +206,8 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 class Arguments:
     """Plant defects, one at a time, and see which of them the tests notice."""
 
-    results: Annotated[Path, tyro.conf.Positional]
-    """A line for each defect."""
+    output_dir: Annotated[Path, tyro.conf.Positional]
+    """Folder of `mutants.jsonl`, a line for each defect, and of what coverage measured."""
     tree: Path = ROOT
     """The checkout whose defects and tests are meant."""
     seed: int = 0
@@ -196,30 +220,32 @@ class Arguments:
 
 def main(arguments: Arguments) -> int:
     """Judge every defect that the results lack; returns the exit code."""
-    done = {(row["file"], row["site"]) for row in rows_of(arguments.results)}
-    copies: Queue[Path] = Queue()
-    passing: dict[str, bool] = {}
-    left_out = shutil.ignore_patterns(".git", ".venv", "runs", "pocket")
+    output = arguments.output_dir.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    results, tree = output / "mutants.jsonl", arguments.tree.resolve()
+    covered, copies = cover(tree, output), Queue[Path]()
+    done = {(row["file"], row["site"]) for row in rows_of(results)}
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(arguments.workers) as pool,
-        arguments.results.open("a") as file,
+        results.open("a") as file,
     ):
         for index in range(arguments.workers):
-            copies.put(Path(shutil.copytree(arguments.tree, Path(folder) / str(index), ignore=left_out)))
+            copies.put(Path(folder) / str(index))
+            shutil.copytree(tree, Path(folder) / str(index), ignore=shutil.ignore_patterns(".git", ".venv", "runs"))
 
         def one(defect: dict[str, Any]) -> None:
             copy = copies.get()
             try:
-                file.write(json.dumps(judged(defect, copy, passing)) + "\n")
+                file.write(json.dumps(judged(defect, copy, covered)) + "\n")
                 file.flush()
             finally:
                 copies.put(copy)
 
-        drawn = draw(arguments.tree, arguments.seed, arguments.number)
+        drawn = draw(tree, arguments.seed, arguments.number)
         list(pool.map(one, [defect for defect in drawn if (defect["file"], defect["site"]) not in done]))
     for package in PACKAGES:
-        killed = [row["killed"] for row in rows_of(arguments.results) if row["package"] == package]
+        killed = [row["killed"] for row in rows_of(results) if row["package"] == package]
         sys.stdout.write(f"{package:10} {sum(killed)} of {len(killed)} killed\n")
     return 0
 
