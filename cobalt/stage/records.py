@@ -37,8 +37,8 @@ def checked(kind: type[T], value: object) -> T:
         UserError: it is not; the message names the first field that is wrong, as "field.index.field".
     """
     try:
-        checked_value: T = _adapter(kind).validate_python(value)
-        return checked_value
+        described: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]  # types are hashable
+        return described.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
