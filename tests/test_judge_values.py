@@ -40,8 +40,9 @@ def test_feedback_of_failures_other_than_wrong_answers_never_shows_the_expected_
 
 def test_result_survives_its_record():
     verdicts = [Verdict(VerdictKind.PASSED, 0.1, 0.2, 0, 5), Verdict(VerdictKind.TIME_LIMIT, 4.1, 5.0)]
-    result = ExecResult([True, False], ["", "x"], verdicts, "lines", isolated=False, queue_seconds=1.0, run_seconds=2.0)
+    result = ExecResult([True, False], ["", "x"], verdicts, "lines", False, False, queue_seconds=1.0, run_seconds=2.0)
     assert ExecResult.from_record(json.loads(json.dumps(result.to_record()))) == result
+    assert not result.isolated and not result.private
     assert (result.pass_rate, result.all_passed, result.first_failure()) == (0.5, False, "x")
 
 
@@ -55,7 +56,7 @@ def test_recorded_results_without_verdicts_load():
     record = {"passing": [int(text is None) for text in texts], "feedback": [*texts]}
     result = ExecResult.from_record(record)
     assert [verdict.kind.value for verdict in result.verdicts] == [*texts.values()]
-    assert result.first_failure() == [*texts][1]
+    assert result.first_failure() == [*texts][1] and result.private
 
 
 @pytest.mark.parametrize(
@@ -78,12 +79,13 @@ def test_a_response_without_code_fails_every_test():
     assert not ExecResult.no_code(0).all_passed
 
 
-def test_defaults_are_the_papers_and_variables_go_below_arguments():
+def test_defaults_are_the_papers_and_variables_go_below_arguments(monkeypatch):
     settings = JudgeSettings()
     assert (settings.cpu_seconds, settings.memory_bytes, settings.comparison) == (4.0, 1 << 30, "strip")
     assert settings.wall_limit >= 3 * settings.cpu_seconds
-    environment = {"COBALT_JUDGE_CPU_SECONDS": "2", "COBALT_JUDGE_COMPARISON": "lines", "OTHER": "x"}
-    settings = JudgeSettings.from_mapping({"cpu_seconds": "3"}, environment)
+    for name, value in {"CPU_SECONDS": "2", "COMPARISON": "lines", "TOKEN": "of the service"}.items():
+        monkeypatch.setenv(f"COBALT_JUDGE_{name}", value)
+    settings = JudgeSettings.read({"cpu_seconds": "3"})
     assert (settings.cpu_seconds, settings.comparison) == (3.0, "lines")
 
 
@@ -94,7 +96,7 @@ def test_defaults_are_the_papers_and_variables_go_below_arguments():
 )  # fmt: skip
 def test_a_bad_setting_is_named(arguments, name):
     with pytest.raises(UserError, match=name):
-        JudgeSettings.from_mapping(arguments)
+        JudgeSettings.read(arguments)
 
 
 EMPTY = {"inputs": [], "outputs": []}

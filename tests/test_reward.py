@@ -434,15 +434,6 @@ def test_lengths_can_be_those_of_the_policy(tmp_path):
             compute_reward(GOOD, 1.0, settings=RewardSettings(lengths=folder))
 
 
-@pytest.mark.parametrize("rate", [-0.01, 1.01, math.nan, math.inf, "1", None])
-def test_a_rate_outside_0_to_1_is_named(rate):
-    with pytest.raises(UserError, match="^prev_best_pass_rate is "):
-        compute_reward(GOOD, 1.0, rate)
-    if rate is not None:
-        with pytest.raises(UserError, match=r"^pass_rate is "):
-            compute_reward(GOOD, rate)
-
-
 # ---- VeRPO ----
 
 # Two trajectories of two programs each, three tests: M = 4, so that the pass rates are 1, 1/2 and 1/4.
@@ -506,25 +497,20 @@ def test_weights_and_advantages_are_those_of_the_reference(group, settings):
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "named"),
+    ("kind", "settings"),
     [
-        (VerpoSettings, {"alpha": "two"}, "alpha is 'two'"),
-        (VerpoSettings, {"beta": -1.0}, "beta is -1.0"),
-        (VerpoSettings, {"delta": math.nan}, "delta is nan"),
-        (VerpoSettings, {"gamma": 0.0}, "gamma is 0.0"),
-        (VerpoSettings, {"gamma": 2.0}, "gamma is 2.0"),
-        (VerpoSettings, {"sigma": 0.0}, "sigma is 0.0"),
-        (VerpoSettings, {"sigma_floor": 0.0}, "sigma_floor is 0.0"),
-        (OfflineSettings, {"estimator": "ppo"}, "offline.estimator"),
-        *((OfflineSettings, {"beta": beta}, "offline.beta") for beta in (0, True)),
-        *((OfflineSettings, {"clip": clip}, "offline.clip") for clip in (1.0, "a")),
-        *((OfflineSettings, {"kl": kl}, "offline.kl") for kl in (-0.1, math.nan)),
-        (OfflineSettings, {"estimator": "sft", "clip": 0.2}, "offline.clip"),
+        *((VerpoSettings, {name: -1.0}) for name in ("alpha", "beta", "delta", "gamma")),
+        *((VerpoSettings, {name: 0.0}) for name in ("sigma", "sigma_floor", "gamma")),
+        *((VerpoSettings, settings) for settings in ({"alpha": "two"}, {"delta": math.nan}, {"gamma": 2.0}, {"x": 1})),
+        *((OfflineSettings, {"beta": beta}) for beta in (0, True)),
+        *((OfflineSettings, {"clip": clip}) for clip in (1.0, "a")),
+        *((OfflineSettings, {"kl": kl}) for kl in (-0.1, math.nan)),
+        *((OfflineSettings, settings) for settings in ({"estimator": "ppo"}, {"clip": 0.2, "estimator": "sft"})),
     ],
 )
-def test_a_constant_out_of_range_is_named(kind, settings, named):
-    with pytest.raises(UserError, match=named):
-        kind(**settings)
+def test_a_constant_out_of_range_is_named(kind, settings):
+    with pytest.raises(UserError, match=next(iter(settings))):
+        kind.read(settings)
 
 
 # ---- offline ----

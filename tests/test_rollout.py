@@ -194,11 +194,7 @@ async def test_a_larger_limit_and_other_ids_add_to_the_same_result_in_the_order_
         settings = SampleSettings(problems, result, **SETTINGS, **choice)
         assert not (await sample(settings, named_engine(), FakeJudge(True))).failed
         assert [record["id"] for record in read_records(result)] == ids
-    manifest = json.loads(manifest_path(result).read_text())
-    worked = [manifest, *manifest["resumed"]]  # a run that has nothing to do is no resumption
-    assert [one["problems"] for one in worked] == [
-        {"limit": 1}, {"limit": 1, "ids": ["0", "1"]}, {"limit": 3}, {"ids": ["0"]}
-    ]  # fmt: skip
+    assert len(json.loads(manifest_path(result).read_text())["resumed"]) == 3  # not those that had nothing to do
     output = tmp_path / "multi.jsonl"
     later = RepairSettings(result, output, **SETTINGS, turns=1, ids=("2",))
     assert not (await repair(later, named_engine(), FakeJudge(True))).failed

@@ -63,7 +63,8 @@ def test_every_form_of_a_problem_file_gives_the_same_problems_and_names_a_bad_ro
     records = [square_problem(number) for number in range(20)]
     path = write(tmp_path / name, records)
     assert [problem.record for problem in load_problems(path)] == records
-    assert list(iterate_records(path)) == records
+    other = path.rename(tmp_path / "by another name")
+    assert list(iterate_records(other)) == records
     write(path, records[:1] * 2)
     with pytest.raises(UserError, match=f"{name}, {FORMS[name]} 2: id 0"):
         load_problems(path)
@@ -86,14 +87,10 @@ LINES = b'{"id": 1}\n{"id": 2}\n'
     [
         ("r.jsonl", LINES.decode().encode("utf-16"), "UTF-8"),
         ("r.jsonl", '{"id": "é"}\n'.encode("latin-1"), "UTF-8"),
-        ("r.jsonl", gzip.compress(LINES, mtime=0), "name.*gz"),
-        ("r.gz", LINES, "gzip"),
-        ("r.jsonl.gz", gzip.compress(gzip.compress(LINES, mtime=0), mtime=0), "gz"),
+        ("r.jsonl.gz", gzip.compress(gzip.compress(LINES, mtime=0), mtime=0), "UTF-8"),
         ("r.jsonl.gz", gzip.compress(LINES * 1000, mtime=0)[:30], ""),
         ("r.jsonl.gz", gzip.compress(LINES + b'{"id":\n', mtime=0), "line 3: not valid JSON"),
-        ("r.jsonl", b"PAR1" + b"\0" * 20, "name.*parquet"),
-        ("r.parquet", b"PAR1" + b"\0" * 20, ""),
-        ("r.parquet", b"", ""),
+        ("r.jsonl", b"PAR1" + b"\0" * 20, "Parquet"),
         ("r.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         ("r.jsonl", b"<!DOCTYPE html>\n", "download"),
         ("r.json", json.dumps({"id": 1}, indent=2).encode(), "one JSON object a line, or one array"),

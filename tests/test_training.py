@@ -168,7 +168,7 @@ def test_all_settings_of_a_wrong_kind_are_named_at_once(world):
         (EPISODES, "data.max_prompt_length=32700", "is more than the 32768 tokens"),
         (VERPO | {"rollout": "single_turn"}, "", "use the rollout multi_turn"),
         (VERPO, "cobalt.judge_every_turn=false", "cobalt.judge_every_turn=true"),
-        (VERPO, "algorithm.verpo.gamma=2", "gamma is 2"),
+        (VERPO, "algorithm.verpo.gamma=2", "'gamma'"),
         (VERPO, "algorithm.use_kl_in_reward=true", "use_kl_in_reward"),
         (VERPO, "actor_rollout_ref.rollout.n=1", "verpo compares at least 2 samples"),
     ],

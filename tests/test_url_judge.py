@@ -48,7 +48,7 @@ def settings_examined(monkeypatch):
 @contextlib.asynccontextmanager
 async def app(count=None, port=0, **settings):
     """The URL of the judge's app in this process; `count` gets each body's length and the answer's status."""
-    settings = ServiceSettings.from_mapping({"concurrency": 1, "cpu_seconds": 2.0} | settings)
+    settings = ServiceSettings.read({"concurrency": 1, "cpu_seconds": 2.0} | settings)
     api = judge_api(JudgeService(settings))
     if count is not None:
 
@@ -238,7 +238,7 @@ async def test_an_app_has_isolation_examined_under_its_settings_before_it_answer
 
 
 async def test_metrics_and_description_are_guarded_and_health_tells_nothing():
-    api = judge_api(JudgeService(ServiceSettings.from_mapping({"token": TOKEN})))
+    api = judge_api(JudgeService(ServiceSettings.read({"token": TOKEN})))
     transport = httpx.ASGITransport(api, client=("192.0.2.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert [(await client.get(path)).status_code for path in ("/metrics", "/describe")] == [401, 401]

@@ -33,7 +33,7 @@ class Doctor:
     async def run(self) -> int:
         """Print each check, and return the exit code."""
         checks = failed = 0
-        async for finding in examine(JudgeSettings.from_environment()):
+        async for finding in examine(JudgeSettings.read()):
             checks, failed = checks + 1, failed + (not finding.holds)
             seen = "" if finding.holds else f"\n        {finding.seen}"
             sys.stdout.write(f"{'ok  ' if finding.holds else 'FAIL'}    {finding.claim}{seen}\n")
@@ -54,7 +54,7 @@ class CheckRecorded:
 
     async def run(self) -> int:
         """Print each verdict that differs, and return the exit code."""
-        async with LocalJudge(JudgeSettings.from_environment()) as judge:
+        async with LocalJudge(JudgeSettings.read()) as judge:
             programs, differences = await recheck(self.file, judge)
         if not programs:
             raise UserError(f"{self.file} holds no recorded program")

@@ -79,7 +79,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
     prompts = load_prompts(settings.prompts)
     tally = Tally()
     records: list[dict[str, Any]] = []
-    async with LocalJudge(JudgeSettings.from_environment()) if judge is None else nullcontext(judge) as local:
+    async with LocalJudge(JudgeSettings.read()) if judge is None else nullcontext(judge) as local:
         arguments = {
             "stage": "humaneval",
             "source": "file" if settings.input_file else f"{DATA_SET}@{settings.revision}",

@@ -40,8 +40,9 @@ from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import ProblemId, TestSuite, suite_of
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.errors import tally as in_words
+from cobalt.stage.manifest import open_manifest, read_summary
 from cobalt.stage.records import iterate_records
-from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, check_ranges, finished, quoted, stage, whole
+from cobalt.stage.run import Each, OptionalFile, OptionalInput, Outcome, check_ranges, quoted, stage, whole
 from cobalt.stage.tally import FIRST, Summary, Tally, first_malformed, with_first
 
 DATA_SET = "likaixin/TACO-verified"
@@ -231,9 +232,10 @@ def _split(
     arguments |= {"stage": "taco_split", "prompts": prompts.digests}
     rows_file, *splits = settings.results
     inputs = [rows_file, *([settings.attempts_file] if settings.attempts_file else [])]
-    summary = finished(splits, arguments, inputs)
-    if summary is not None:
-        return summary
+    if all(path.exists() and read_summary(path) for path in splits):
+        for path in (path for path in splits if path.stat().st_size):
+            open_manifest(path, arguments, inputs, complete=True)
+        return read_summary(splits[0]) or {}
     dev = set(random.Random(settings.seed).sample(range(count), settings.dev_size))
     attempted = 0
     with whole(splits, arguments, inputs) as result:

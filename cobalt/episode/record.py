@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
 from cobalt.episode import Message
@@ -70,9 +70,6 @@ class _TurnColumns(TypedDict, total=False):
     all_pass_rates: list[list[_Rate]]
     hidden_verdicts: list[list[tuple[VerdictKind, ...]]]
 
-
-_SAMPLE_COLUMNS: TypeAdapter[Any] = TypeAdapter(_SampleColumns)
-_TURN_COLUMNS: TypeAdapter[Any] = TypeAdapter(_TurnColumns)
 
 # Field of a record, and attribute of a turn.
 _GENERATION = {
@@ -155,7 +152,7 @@ def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Tr
 
     UserError: the record has no responses, or a field is malformed; the message names the field.
     """
-    columns = _columns(_TURN_COLUMNS, record, ("public_tests", "conversations", *_TURN))
+    columns = _columns(_TurnColumns, record, ("public_tests", "conversations", *_TURN))
     columns.pop("public_tests", None)
     conversations: list[list[Message]] = []
     if columns.pop("conversations", None):
@@ -221,7 +218,7 @@ def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
     """
     if record.get("responses") is None:
         return None
-    columns = _columns(_SAMPLE_COLUMNS, record, ("responses", *_GENERATION))
+    columns = _columns(_SampleColumns, record, ("responses", *_GENERATION))
     for field, column in columns.items():
         if len(column) != len(columns["responses"]):
             raise UserError(f"field {field!r} must have one entry for each response")
@@ -233,11 +230,11 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
     UserError: the record has no responses, or they are malformed.
     """
-    if rows := _columns(_TURN_COLUMNS, record, ("raw_responses",)).get("raw_responses"):
+    if rows := _columns(_TurnColumns, record, ("raw_responses",)).get("raw_responses"):
         if len({len(row) for row in rows}) > 1:
             raise UserError("field 'raw_responses' has the wrong shape: its lists differ in length")
         return list(zip(*rows, strict=True))
-    responses = _columns(_SAMPLE_COLUMNS, record, ("responses",)).get("responses")
+    responses = _columns(_SampleColumns, record, ("responses",)).get("responses")
     if responses is None:
         raise UserError("it has neither 'raw_responses' nor 'responses'")
     return [(response,) for response in responses]
@@ -249,7 +246,7 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
     The authors' judge writes a single failed entry if no test was run. UserError: the record has no results, or a
     result is malformed or does not have one entry for each of `tests` tests.
     """
-    results: list[_Result] = _columns(_SAMPLE_COLUMNS, record, ("exec_results",)).get("exec_results", [])
+    results: list[_Result] = _columns(_SampleColumns, record, ("exec_results",)).get("exec_results", [])
     if not results:
         raise UserError("it has no 'exec_results': run a single-turn script first")
     for result in results:  # copies of the record's
@@ -277,9 +274,9 @@ def feedback_tests(problem: Problem) -> TestSuite:
     return problem.public_tests if perturbed is None else perturbed
 
 
-def _columns(described: TypeAdapter[Any], record: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+def _columns(kind: type[Mapping[str, Any]], record: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     """Those of some fields that a record has, with their values checked."""
-    return dict(checked(described, {field: record[field] for field in fields if record.get(field) is not None}))
+    return dict(checked(kind, {field: record[field] for field in fields if record.get(field) is not None}))
 
 
 def _turns(columns: Mapping[str, Sequence[Any]]) -> tuple[Turn, ...]:

@@ -21,7 +21,6 @@ from cobalt.episode.prompt_set import templates
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES, UNKNOWN, majority, paper_category, parse_category
 from cobalt.hacking.events import LOOKED_AT, SECTIONS, content_key, read_event_texts
 from cobalt.stage.errors import InfrastructureError, ServiceDown
-from cobalt.stage.files import check_replaceable
 from cobalt.stage.manifest import file_digest, read_summary
 from cobalt.stage.progress import track
 from cobalt.stage.run import Flag, Input, Outcome, Output, check_ranges, made, quoted, stage, whole
@@ -99,7 +98,6 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
         UserError: bad input, or an output file that this stage did not write.
         ServiceDown: the engine is gone, refuses access, or has spent its budget; finished answers are in its log.
     """
-    check_replaceable(settings.output_file, STAGE, [settings.input_file])  # before anything is paid for
     if engine is not None:
         return await _classify(settings, engine, structured=False)
     schema = None if settings.paper_verdicts else ANSWER_SCHEMA
@@ -110,34 +108,39 @@ async def classify_events(settings: ClassifierSettings, engine: Engine | None = 
 async def _classify(settings: ClassifierSettings, engine: Engine, *, structured: bool) -> Outcome:
     events = [(content_key(event), event) for event in read_event_texts(settings.input_file)]
     extracted = read_summary(settings.input_file) or {}
-    about = dict(await engine.describe())
-    answers = await _ask(settings, engine, dict(events), structured)
-    read = paper_category if settings.paper_verdicts else parse_category
-    votes = {key: [read(completion.text) for completion in row] for key, row in answers.items()}
-    categories = {key: row[0] if settings.paper_verdicts else majority(row) for key, row in votes.items()}
-    records = [
-        event
-        | {"key": key, "category": categories.get(key), "votes": votes.get(key, [])}
-        | {field: [getattr(one, name) for one in answers.get(key, [])] for field, name in _COMPLETION.items()}
-        for key, event in events
-    ]
-    summary = _summarise([record["category"] for record in records], votes, categories)
-    if LOOKED_AT in extracted:
-        summary[LOOKED_AT] = extracted[LOOKED_AT]
     arguments = {
         "stage": STAGE,
-        "engine": about,
+        "engine": dict(await engine.describe()),
         "generation": settings.generation().model_dump(),
         "structured": structured,
         "paper_verdicts": settings.paper_verdicts,
         "prompts": {path.name: file_digest(path) for path in sorted(_PROMPTS.glob("*.jinja"))},
     }
-    with whole(settings.output_file, arguments, [settings.input_file], existing="own") as result:
-        result.summary = summary
+    with whole(settings.output_file, arguments, [settings.input_file], replaces=True) as result:
+        answers = await _ask(settings, engine, dict(events), structured)
+        result.summary, records = _classified(settings, events, answers)
+        if LOOKED_AT in extracted:
+            result.summary[LOOKED_AT] = extracted[LOOKED_AT]
         result.write(records)
     following = f"cobalt report RUN --hacking NAME={quoted(settings.output_file)} -o report"
     failed = len(dict(events)) - len(answers)
-    return made(summary, "Categories of hacking events", settings.output_file, following, failed)
+    return made(result.summary, "Categories of hacking events", settings.output_file, following, failed)
+
+
+def _classified(
+    settings: ClassifierSettings, events: Sequence[tuple[str, Mapping[str, Any]]], answers: Mapping[str, Any]
+) -> tuple[Summary, list[dict[str, Any]]]:
+    """The counts, and the events with votes, category and responses, from the answers about each content."""
+    read = paper_category if settings.paper_verdicts else parse_category
+    votes = {key: [read(completion.text) for completion in row] for key, row in answers.items()}
+    categories = {key: row[0] if settings.paper_verdicts else majority(row) for key, row in votes.items()}
+    records = [
+        dict(event)
+        | {"key": key, "category": categories.get(key), "votes": votes.get(key, [])}
+        | {field: [getattr(one, name) for one in answers.get(key, [])] for field, name in _COMPLETION.items()}
+        for key, event in events
+    ]
+    return _summarise([record["category"] for record in records], votes, categories), records
 
 
 def classifier_messages(event: Mapping[str, Any], *, structured: bool) -> list[Message]:

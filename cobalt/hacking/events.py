@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, StrictInt, StrictStr, TypeAdapter
+from pydantic import BaseModel, StrictInt, StrictStr
 
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.problems.problem import ProblemId
@@ -56,9 +56,6 @@ class _Event(BaseModel):
     current_code: StrictStr | None = None
 
 
-_EVENT = TypeAdapter(_Event)
-
-
 def read_events(path: Path) -> list[HackingEvent]:
     """Read which programs of a run are events, and their categories.
 
@@ -68,7 +65,7 @@ def read_events(path: Path) -> list[HackingEvent]:
     events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
     for position, record in read_rows(path):
         with naming(f"{path}, {position}"):
-            event = checked(_EVENT, record)
+            event = checked(_Event, record)
             recorded = NOT_CLASSIFIED if event.category is None else event.category
             category = recorded.replace("_", " ").casefold().strip()
             if category not in OUTCOMES:

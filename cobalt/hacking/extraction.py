@@ -72,7 +72,7 @@ async def extract_events(settings: ExtractionSettings, judge: Judge | None = Non
         ServiceDown: the judge is needed and not running.
     """
     inputs = [settings.data_file, settings.input_file]
-    with whole(settings.output_file, {"stage": STAGE}, inputs, existing="own") as result:
+    with whole(settings.output_file, {"stage": STAGE}, inputs, replaces=True) as result:
         async with using_judge(judge, settings) as judging:
             events, result.summary = await _events(settings.data_file, settings.input_file, judging)
         result.write(events)

@@ -52,27 +52,22 @@ def decided(
         checked: The result of `check_suite`.
         stop_at_first_failure: Whether the tests after the first failing one are `not_run`.
     """
-    graded = list(zip(ran.verdicts, ran.feedback, strict=True))
-    for (index, text), verdict, feedback in zip(values.items(), checked.verdicts, checked.feedback, strict=True):
+    verdicts, feedback = [*ran.verdicts], [*ran.feedback]
+    for (index, text), verdict, said in zip(values.items(), checked.verdicts, checked.feedback, strict=True):
         if verdict.kind is VerdictKind.NOT_RUN:
-            graded[index] = verdict, feedback
+            verdicts[index], feedback[index] = verdict, said
         elif verdict.kind is not VerdictKind.PASSED:
             script, check = suite.inputs[index], suite.outputs[index]
-            wrong = replace(ran.verdicts[index], kind=VerdictKind.WRONG_ANSWER)
-            graded[index] = wrong, failure_text(wrong.kind, script, shown_values(text), check, "", "")
-    passing = [verdict.kind is VerdictKind.PASSED for verdict, _ in graded]
+            verdicts[index] = wrong = replace(verdicts[index], kind=VerdictKind.WRONG_ANSWER)
+            feedback[index] = failure_text(wrong.kind, script, shown_values(text), check, "", "")
+    passing = [verdict.kind is VerdictKind.PASSED for verdict in verdicts]
     if stop_at_first_failure and False in passing:
         end = passing.index(False) + 1
-        graded[end:] = [(Verdict(VerdictKind.NOT_RUN), not_run_text(EARLIER_TEST_FAILED))] * (len(graded) - end)
-        passing[end:] = [False] * (len(graded) - end)
-    return replace(
-        ran,
-        passing=passing,
-        feedback=[text for _, text in graded],
-        verdicts=[verdict for verdict, _ in graded],
-        queue_seconds=ran.queue_seconds + checked.queue_seconds,
-        run_seconds=ran.run_seconds + checked.run_seconds,
-    )
+        left = len(passing) - end
+        passing[end:], verdicts[end:] = [False] * left, [Verdict(VerdictKind.NOT_RUN)] * left
+        feedback[end:] = [not_run_text(EARLIER_TEST_FAILED)] * left
+    seconds = {name: getattr(ran, name) + getattr(checked, name) for name in ("queue_seconds", "run_seconds")}
+    return replace(ran, passing=passing, feedback=feedback, verdicts=verdicts, **seconds)
 
 
 def returned_values(stdout: bytes) -> str:

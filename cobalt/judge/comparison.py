@@ -7,7 +7,6 @@ not UTF-8.
 
 import json
 import re
-import sys
 from decimal import Decimal, InvalidOperation
 from math import isfinite
 from typing import Any
@@ -21,9 +20,6 @@ _ERRORS = "surrogateescape"
 _NOT_FINITE = re.compile("[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 _WHOLE = re.compile("[+-]?[0-9]+")
-
-# `int` takes quadratic time and may refuse long numbers; this many digits it always reads.
-_INT_DIGITS = sys.int_info.str_digits_check_threshold
 
 # No spelling of a JSON value is this many times longer than another: 309 digits are 62 times as long as 1e308.
 _LONGEST_SPELLING = 64
@@ -119,11 +115,7 @@ def _close(mine: _Number | str, theirs: _Number | str, settings: JudgeSettings) 
     return isfinite(output) and isfinite(expected) and abs(output - expected) <= tolerance
 
 
-def _integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) <= _INT_DIGITS else Decimal(digits)
-
-
-_JSON = json.JSONDecoder(parse_int=_integer)
+_JSON = json.JSONDecoder(parse_int=Decimal)  # `int` takes quadratic time, and may refuse long numbers
 
 
 def _same_values(output: Any, expected: Any, settings: JudgeSettings) -> bool:

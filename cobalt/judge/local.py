@@ -207,7 +207,7 @@ class LocalJudge:
 
 def programs_at_a_time() -> int:
     """How many programs to give to a judge in this process at a time: a few wait, so that no sandbox does."""
-    return JudgeSettings.from_environment().sandboxes + 2
+    return JudgeSettings.read().sandboxes + 2
 
 
 def _cgroup_parent(settings: JudgeSettings) -> CgroupParent | None:

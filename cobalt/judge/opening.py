@@ -61,7 +61,7 @@ async def open_judge(
             yield judge
     else:
         async with AsyncExitStack() as stack:
-            yield _JudgeInProcess(JudgeSettings.from_environment(settings), stack)
+            yield _JudgeInProcess(JudgeSettings.read(settings), stack)
 
 
 def using_judge(judge: Judge | None, flags: JudgeFlags | None = None) -> AbstractAsyncContextManager[Judge]:
@@ -89,8 +89,6 @@ class _JudgeInProcess:
                 if self._settings.sandboxes > SANDBOXES_OF_A_PROCESS:
                     started = judging_processes(self._settings)
                 self._judge = await self._stack.enter_async_context(started)
-        # As behind a URL and in records of results: halves of surrogate pairs have no UTF-8 form.
-        code = code.encode("utf-8", "replace").decode()
         return await self._judge.judge(code, suite, stop_at_first_failure=stop_at_first_failure)
 
     async def describe(self) -> Mapping[str, Any]:

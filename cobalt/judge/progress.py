@@ -25,7 +25,7 @@ class Progress:
     """One program's progress through its suite; `values` has what the calls of assertion tests returned, by index."""
 
     def __init__(self, code: str, suite: TestSuite, settings: JudgeSettings, stop: bool) -> None:
-        self.source = code.encode("utf-8", "surrogatepass")
+        self.source = code.encode("utf-8", "replace")  # halves of surrogate pairs have no UTF-8 form
         self.suite = suite
         self.values: dict[int, str] = {}
         self._bytes_left = VALUES_BYTES
@@ -38,7 +38,7 @@ class Progress:
         # Of each finished test also the seconds in which it was idle.
         self._done: list[tuple[Graded, float] | None] = [None] * len(suite)
         # Sums over the finished tests at the start of the list, so that each test is counted once.
-        self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
+        self._counted, self._idle_spent = 0, 0.0
         self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
@@ -87,7 +87,6 @@ class Progress:
             if done is None:
                 return None
             (verdict, _), idle = done
-            self._cpu_spent += verdict.cpu_seconds
             self._idle_spent += idle
             heapq.heapreplace(self._lanes, self._lanes[0] + verdict.cpu_seconds + idle)
             self._counted += 1
@@ -100,11 +99,9 @@ class Progress:
 
     def _reason(self, last: Verdict) -> str | None:
         """Why tests after the last counted one do not count; None if they count."""
-        cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
+        wall = self.settings.suite_wall_seconds
         if self._stop and last.kind is not VerdictKind.PASSED:
             return EARLIER_TEST_FAILED
-        if cpu is not None and self._cpu_spent > cpu:
-            return f"the suite's budget of {cpu:g} s of CPU time was spent"
         if wall is not None and self._idle_spent > wall:
             return f"the suite's budget of {wall:g} s of waiting was spent"
         return None

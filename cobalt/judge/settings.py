@@ -17,24 +17,19 @@ ENVIRONMENT_PREFIX = "COBALT_JUDGE_"
 
 
 PAPER: dict[str, Any] = {
-    "cpu_seconds": 4.0,
     "wall_seconds": 4.0,
     "suite_seconds": 27.0,
-    "suite_cpu_seconds": None,
     "suite_wall_seconds": None,
-    "memory_bytes": 1024 * MIB,
     "stack_bytes": 1024 * MIB,
     "output_bytes": 64 * MIB,
-    "file_bytes": 64 * MIB,
     "open_files": 1024,
-    "comparison": "strip",
     "prelude": "none",
     "paper_guard": True,
     "stdin": "pipe",
     "traceback_carets": False,
     "syntax_warnings": True,
 }
-"""The settings of the paper's judge. Its own limits are 4 s, 27 s and 1 GiB; the others are out of the way."""
+"""Where the paper's judge differs from the defaults. Its limits are 4 s, 27 s and 1 GiB; others are out of the way."""
 
 
 def usable_cores() -> int:
@@ -49,7 +44,6 @@ class JudgeSettings(BaseModel):
         cpu_seconds: CPU time of a test, the program and its descendants together (paper: 4 s).
         wall_seconds: Time that a test may be idle, neither computing nor ready to compute. A test ends after twenty
             times this limit in any case. None: three times `cpu_seconds`, at least 10 s.
-        suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
         suite_wall_seconds: Seconds that the tests of a suite may be idle together; tests beyond it are `not_run`.
         suite_seconds: Time limit of a whole suite in seconds (paper: 27 s), counted as on an idle machine that runs
             four tests at a time. Beyond it all tests are `not_run`, and the pass rate is 0.
@@ -86,7 +80,6 @@ class JudgeSettings(BaseModel):
 
     cpu_seconds: float = Field(4.0, gt=0, le=3600)
     wall_seconds: float | None = Field(None, gt=0)
-    suite_cpu_seconds: float | None = Field(None, gt=0)
     suite_wall_seconds: float | None = Field(60.0, gt=0)
     suite_seconds: float | None = Field(None, gt=0)
     memory_bytes: int = Field(1024 * MIB, ge=64 * MIB)
@@ -149,18 +142,14 @@ class JudgeSettings(BaseModel):
         left_out |= {name for name in optional if getattr(self, name) == type(self).model_fields[name].default}
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
         values = self.model_dump(mode="json", exclude=left_out)
-        return values | {"wall_seconds": self.wall_limit, "python": interpreter}
+        # The budget of CPU time that manifests name was a setting.
+        return values | {"wall_seconds": self.wall_limit, "python": interpreter, "suite_cpu_seconds": None}
 
     @classmethod
-    def from_mapping(cls, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
-        """Read settings from key=value arguments and `COBALT_JUDGE_<NAME>` variables; see `read_settings`.
+    def read(cls, arguments: Mapping[str, Any] | None = None) -> Self:
+        """The settings of key=value arguments and of this process's `COBALT_JUDGE_<NAME>` variables.
 
         Raises:
             UserError: a name is unknown or a value is bad; the message names it.
         """
-        return read_settings(cls, arguments, environment or {}, ENVIRONMENT_PREFIX)
-
-    @classmethod
-    def from_environment(cls, arguments: Mapping[str, Any] | None = None) -> "JudgeSettings":
-        """As `from_mapping`, with this process's variables; those for the service alone are no settings of a judge."""
-        return JudgeSettings.from_mapping(arguments or {}, os.environ)
+        return read_settings(cls, arguments or {}, os.environ, ENVIRONMENT_PREFIX)

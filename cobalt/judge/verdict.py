@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StrictInt, TypeAdapter
+from pydantic import BeforeValidator, Field, StrictInt
 from typing_extensions import TypedDict
 
 from cobalt.stage.errors import UserError
@@ -131,8 +131,8 @@ class ExecResult:
             UserError: a list is missing or malformed, or the lists differ in length.
         """
         if record.get("verdicts") is not None:
-            return checked(_RESULT, record)
-        bare = checked(_BARE, record)
+            return checked(cls, record)
+        bare = checked(_Bare, record)
         kinds = map(_kind_of_text, bare["passing"], bare["feedback"])
         return cls(bare["passing"], bare["feedback"], list(map(Verdict, kinds)))
 
@@ -151,10 +151,6 @@ class _Bare(TypedDict):
 
     passing: list[Outcome]
     feedback: list[Text]
-
-
-_RESULT = TypeAdapter(ExecResult)
-_BARE = TypeAdapter(_Bare)
 
 
 def _kind_of_text(passed: bool, text: str) -> VerdictKind:

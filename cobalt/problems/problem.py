@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import FailFast, Field, StrictBool, TypeAdapter
+from pydantic import FailFast, Field, StrictBool
 
 from cobalt.stage.errors import UserError, naming
 from cobalt.stage.records import checked
@@ -103,7 +103,7 @@ class TestSuite:
                 raise UserError(f"tests are {error}") from None
         if not isinstance(value, Mapping):
             raise UserError('tests must be a mapping {"inputs": [...], "outputs": [...]}')
-        return checked(_SUITE, {name: content for name, content in value.items() if content is not None})
+        return checked(cls, {name: content for name, content in value.items() if content is not None})
 
     def positions_of(self, tests: "TestSuite") -> list[int]:
         """The indices of another suite's tests in this one; of equal tests, the first.
@@ -124,9 +124,6 @@ class TestSuite:
         chosen = list(indices)
         inputs, outputs = (tuple(texts[index] for index in chosen) for texts in (self.inputs, self.outputs))
         return replace(self, inputs=inputs, outputs=outputs)
-
-
-_SUITE = TypeAdapter(TestSuite)
 
 
 @dataclass(frozen=True, slots=True)

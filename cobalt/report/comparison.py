@@ -8,7 +8,7 @@ from cobalt.problems.problem import ProblemId
 from cobalt.report.runs import Run
 from cobalt.rollout.metrics import DIFFERENCES, bootstrap_interval
 from cobalt.stage.errors import UserError
-from cobalt.stage.manifest import is_named
+from cobalt.stage.manifest import changed_settings, is_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,10 @@ def check_comparable(runs: Sequence[Run], allowed: Sequence[str] = ()) -> list[s
             raise UserError(
                 f"{base.name} and {other.name} cannot be compared: {difference}. Evaluate both on the same problems"
             )
-        differing: dict[str, str] = {}
-        for setting in sorted(base.settings.keys() | other.settings.keys()):
-            before, after = (run.settings.get(setting, "not recorded") for run in (base, other))
-            if before != after:
-                phrase = f"{setting} is {before!r} in {base.name} and {after!r} in {other.name}"
-                differing[setting.removesuffix(" (digest)")] = phrase
+        differing = {
+            name.removesuffix(" (digest)"): f"{name} is {before!r} in {base.name} and {after!r} in {other.name}"
+            for name, (before, after) in changed_settings(base.settings, other.settings).items()
+        }
         accepted += [phrase for name, phrase in differing.items() if is_named(name, allowed)]
         refused = {name: phrase for name, phrase in differing.items() if not is_named(name, allowed)}
         if refused:

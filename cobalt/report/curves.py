@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from cobalt.stage.errors import naming
 from cobalt.stage.records import checked
@@ -16,9 +16,6 @@ REWARD = "reward/score"
 class _Step(BaseModel):
     step: int
     metrics: dict[str, float | None]
-
-
-_STEP = TypeAdapter(_Step)
 
 
 def validation_solved(metrics: Mapping[str, float]) -> float | None:
@@ -48,6 +45,6 @@ def read_metrics(run: Path, *, unfinished: bool = False) -> list[tuple[int, dict
     steps = []
     for position, row in read_rows(run / METRICS, unfinished=unfinished):
         with naming(f"{run / METRICS}, {position}, is not a step of a training run"):
-            step = checked(_STEP, row)
+            step = checked(_Step, row)
         steps.append((step.step, {name: value for name, value in step.metrics.items() if value is not None}))
     return steps

@@ -7,7 +7,7 @@ shows them.
 import re
 from pathlib import Path
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from cobalt.stage.errors import naming
 from cobalt.stage.records import checked
@@ -47,9 +47,6 @@ class Group(BaseModel):
     samples: list[Sample]
 
 
-_GROUP = TypeAdapter(Group)
-
-
 def rollout_file(run: Path, step: int) -> Path:
     """Where the rollouts of a step lie."""
     return run / "rollouts" / f"step_{step}.jsonl"
@@ -70,5 +67,5 @@ def read_rollouts(run: Path, step: int) -> list[Group]:
     path, groups = rollout_file(run, step), []
     for where, row in read_rows(path):
         with naming(f"{path}, {where}"):
-            groups.append(checked(_GROUP, row))
+            groups.append(checked(Group, row))
     return groups

@@ -5,17 +5,19 @@ The policy gradient of a group is sum over i of A_i grad log pi(y_i | x). The fu
 was not available in full: `docs/offline_rl.md` says which constants are assumed.
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
-from typing import Literal, TypeGuard, get_args
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field
 
 from cobalt.stage.errors import UserError
+from cobalt.stage.records import checked
 
 Floats = npt.NDArray[np.float64]
+NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 OfflineEstimator = Literal["sft", "rloo", "grpo", "exponential"]
 """sft: accepted responses alone, each with the same weight (the paper's baseline). rloo: the reward less the mean of
@@ -36,37 +38,27 @@ class OfflineSettings:
             [1 - clip, 1 + clip] get no gradient that would move them further. None: no importance ratio, as the paper.
         kl: Weight of the penalty for leaving the starting policy (`cobalt_verl.losses.offline`), 0 or more; 0.0: none,
             as the paper.
-
-    Raises:
-        UserError: a value is out of range; the message names it.
     """
 
-    estimator: OfflineEstimator = "rloo"
-    beta: float = 1.0
-    clip: float | None = None
-    kl: float = 0.0
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
-    def __post_init__(self) -> None:
-        clipped = self.clip is not None
-        for name, holds, rule in (
-            ("estimator", self.estimator in get_args(OfflineEstimator), " or ".join(get_args(OfflineEstimator))),
-            ("beta", is_number(self.beta) and self.beta > 0, "a number above 0"),
-            ("kl", is_number(self.kl) and self.kl >= 0, "a number, 0 or more"),
-            ("clip", not clipped or (is_number(self.clip) and 0 < self.clip < 1), "between 0 and 1, or null for none"),
-            ("clip", not clipped or self.estimator != "sft", "null with the estimator sft, which has no ratio"),
-        ):
-            if not holds:
-                raise UserError(f"offline.{name} is {getattr(self, name)!r}: it must be {rule}")
+    estimator: OfflineEstimator = "rloo"
+    beta: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 1.0
+    clip: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
+    kl: NotNegative = 0.0
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """The settings of a configuration; raises UserError, which names the first that is wrong."""
+        settings = checked(cls, dict(values))
+        if settings.estimator == "sft" and settings.clip is not None:
+            raise UserError("field 'clip': leave it out with the estimator sft, which has no ratio")
+        return settings
 
     @property
     def needs_start(self) -> bool:
         """Whether the loss needs the log-probs of the starting policy."""
         return self.clip is not None or self.kl > 0
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a setting is a finite number, and not a truth value."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def group_normalised(rewards: Floats) -> Floats:

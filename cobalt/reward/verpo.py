@@ -9,16 +9,20 @@ Notation: the group of a problem has the trajectories τ_1, ..., τ_n. |τ_i| is
 M = Σ_i |τ_i| their number in the group. p[i][t, j] is 1 if program t of trajectory i passes test j, else 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from cobalt.reward.offline import Floats, is_number
-from cobalt.stage.errors import UserError
+from cobalt.reward.offline import Floats, NotNegative
+from cobalt.stage.records import checked
 
 SMALLEST_SIGMA = 1e-6
 """Below this the kernel of equation 7 tells nothing but equal pass rates apart, and its square vanishes in the end."""
+
+Bandwidth = Annotated[float, Field(strict=True, ge=SMALLEST_SIGMA, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +42,21 @@ class VerpoSettings:
             equally often.
         delta: δ of equation 9, 0 or more. The publications do not give it; 1e-6 is that of the third-party
             implementation, which adds it to 2σ² in equation 7, too. Here it stands in equation 9 alone, as published.
-
-    Raises:
-        UserError: a value is not a number, or out of range; the message names it.
     """
 
-    alpha: float = 2.0
-    beta: float = 1.0
-    gamma: float = 0.995
-    sigma: float | None = None
-    sigma_floor: float = 1e-3
-    delta: float = 1e-6
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "gamma", "sigma_floor", "delta", "sigma"):
-            value, least = getattr(self, name), SMALLEST_SIGMA if "sigma" in name else 0.0
-            if name == "sigma" and value is None:
-                continue
-            if not is_number(value) or value < least:
-                raise UserError(f"VeRPO's {name} is {value!r}: it must be a number, {least:g} or more")
-        if not 0 < self.gamma <= 1:
-            raise UserError(f"VeRPO's gamma is {self.gamma}: it must be above 0 and at most 1")
+    alpha: NotNegative = 2.0
+    beta: NotNegative = 1.0
+    gamma: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.995
+    sigma: Bandwidth | None = None
+    sigma_floor: Bandwidth = 1e-3
+    delta: NotNegative = 1e-6
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """The constants of a configuration; raises UserError, which names the first that is wrong."""
+        return checked(cls, dict(values))
 
 
 PUBLISHED = VerpoSettings()

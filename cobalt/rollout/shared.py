@@ -20,7 +20,7 @@ from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, ProblemId, choose_problems
 from cobalt.stage.errors import naming
 from cobalt.stage.manifest import check_made_with, companion_path, recorded_arguments
-from cobalt.stage.progress import Standing, ticking
+from cobalt.stage.progress import ticking
 from cobalt.stage.run import Concurrency, Each, Flag, Input, OptionalFile, Output, check_ranges
 from cobalt.stage.serve_state import Services
 from cobalt.stage.service_flags import EngineFlags, JudgeFlags
@@ -129,12 +129,6 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
             return self
         return replace(self, samples="unseeded" if generation.get("seed") is None else "seeded")
 
-    @property
-    def choice(self) -> dict[str, Any]:
-        """How the problems are chosen, for the manifest; {} for all problems."""
-        named = {"limit": self.limit, "ids": list(self.ids)}
-        return {"problems": {name: value for name, value in named.items() if value}} if any(named.values()) else {}
-
     def chosen(self, problems: Sequence[Problem]) -> list[Problem]:
         """The problems that the run works on, of all in its input; UserError: there is none with a chosen id."""
         return choose_problems(problems, self.input_file, self.limit, self.ids)
@@ -172,8 +166,8 @@ class CountingEngine:
         """See `Engine.describe`; without `device`, which decides only whether samples are seeded."""
         return {name: value for name, value in (await self._engine.describe()).items() if name != "device"}
 
-    def standing(self) -> Standing:
-        """How far the run is; the rest is expected to go on at the mean rate of responses so far."""
+    def standing(self) -> tuple[int, int, str]:
+        """How far the run is, for `ticking`; the rest is expected to go on at the mean rate of responses so far."""
         seconds = 1e-9 if self._began is None else max(_now() - self._began, 1e-9)
         left = self._planned - self._responses
         words = [
@@ -183,7 +177,7 @@ class CountingEngine:
         ]
         if self._responses and left:
             words.append(f"about {tqdm.format_interval(seconds * left / self._responses)} left")
-        return Standing(self._responses, self._planned, ", ".join(words))
+        return self._responses, self._planned, ", ".join(words)
 
 
 def _now() -> float:
@@ -218,7 +212,7 @@ async def run_rollout(
     arguments, settings = {"stage": settings.stage}, settings.as_begun()
     check_made_with(settings.output_file, settings.decisive())
     async with using(services[0], settings) as opened, using_judge(services[1], settings) as judge:
-        with Each(settings.output_file, arguments, [settings.input_file], circumstances=settings.choice) as output:
+        with Each(settings.output_file, arguments, [settings.input_file]) as output:
             left = {problem: number for problem, number in planned.items() if problem not in output.done}
             engine = CountingEngine(opened, sum(left.values()))
             if isinstance(opened, ReplayEngine):

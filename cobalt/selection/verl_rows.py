@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from cobalt.episode import Message, TruncatedThinking, check_wording, first_messages, load_prompts
@@ -125,9 +125,6 @@ class _Contextual(TypedDict):
     perturbed: bool
 
 
-_CONTEXTUAL: TypeAdapter[Any] = TypeAdapter(_Contextual)
-
-
 @stage
 def convert_single_turn(settings: SingleTurnRowsSettings) -> Outcome:
     """One row for each problem, its first message worded by the prompt set unless it has an `instruction`.
@@ -186,7 +183,7 @@ def convert_multi_turn(settings: MultiTurnRowsSettings) -> Outcome:
 def _read_contextual(path: Path) -> Iterator[dict[str, Any]]:
     for record in _contextual_records(path):
         with naming(f"{path}: record {record['id']!r} is not a result of process_multi_turn_taco.py"):
-            fields = checked(_CONTEXTUAL, {"sample": None} | record)
+            fields: dict[str, Any] = dict(checked(_Contextual, {"sample": None} | record))
             messages, tests = fields.pop("prompt"), TestSuite.parse(fields.pop("test_cases"))
             if not tests or messages[-1]["role"] != "user":
                 raise UserError(
@@ -251,9 +248,7 @@ def _convert(
     splits: dict[str, Split] = {}
     with ExitStack() as stack:
         made = {
-            name: stack.enter_context(
-                whole(settings.local_dir / file, arguments | {"split": name}, [sources[name]], lines=False)
-            )
+            name: stack.enter_context(whole(settings.local_dir / file, arguments | {"split": name}, [sources[name]]))
             for name, file in RESULTS.items()
         }
         for name, result in made.items():

@@ -92,7 +92,7 @@ def _checked_sandboxes(judge: Mapping[str, Any], engine: Mapping[str, Any] | Non
     """
     from cobalt.engine.model_check import check_model
 
-    of_judge = ServiceSettings.from_mapping(judge, os.environ)
+    of_judge = ServiceSettings.read(judge)
     replicas = {("remote_reward_server:app", "evaluator"): of_judge.num_replicas or 1}
     if engine is not None:
         of_engine = read_settings(EngineServiceSettings, engine, os.environ, ENVIRONMENT_PREFIX)

@@ -130,7 +130,7 @@ def _api(name: str, settings: Mapping[str, Any]) -> Any:
         from cobalt.serving.judge_app import JudgeService, judge_api
         from cobalt.serving.settings import ServiceSettings
 
-        return judge_api(JudgeService(ServiceSettings.from_mapping(settings, os.environ)))
+        return judge_api(JudgeService(ServiceSettings.read(settings)))
     from cobalt.engine.vllm_settings import ENVIRONMENT_PREFIX
     from cobalt.serving.engine_app import EngineService, engine_api
     from cobalt.serving.settings import EngineServiceSettings

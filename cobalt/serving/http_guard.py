@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import checked
-from cobalt.stage.rows import MOST_LEVELS, JsonMeasure, TooManyValues, decode_json
+from cobalt.stage.rows import TooManyValues, decode_json
 
 # Headers that proxies set: the visible address is then not the sender's.
 _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
@@ -96,7 +96,7 @@ def parsed(kind: type[Model], payload: object) -> Model:
     """
     if not isinstance(payload, dict):
         raise UserError("the body must be one JSON object")
-    return checked(TypeAdapter(kind), payload)
+    return checked(kind, payload)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -188,7 +188,8 @@ class Guard:
             spare = max(0, held - len(body))  # of a body that does not declare its length
             held -= spare
             await self._give_back(spare)
-            yield _decode(body) if len(body) < _LARGE_BODY else await asyncio.to_thread(_decode, body)
+            facts = body, self._max_values
+            yield _decode(*facts) if len(body) < _LARGE_BODY else await asyncio.to_thread(_decode, *facts)
         finally:
             await self._give_back(held)
 
@@ -224,31 +225,27 @@ class Guard:
     async def _read(self, request: Request) -> bytes:
         """The body, read only as far as it keeps to the limits, whatever length it declares."""
         body = bytearray()
-        measure = JsonMeasure(self._max_values, MOST_LEVELS)
         try:
             async with asyncio.timeout(self._max_seconds):
                 async for piece in request.stream():
                     body += piece
                     if len(body) > self._max_bytes:
                         raise self._too_long()
-                    measure.add(piece)
         except TimeoutError:
             raise Refused(408, f"the body did not arrive within {self._max_seconds:g} s (max_body_seconds)") from None
         except ClientDisconnect:
             raise Refused(400, "the body ended early") from None
-        except TooManyValues as error:
-            raise Refused(422, f"the body has {error}, more than a request can need") from None
-        except UserError as error:
-            raise Refused(400, f"the body is {error}") from None
         return bytes(body)
 
 
-def _decode(body: bytes) -> Any:
-    """The JSON value of a body, whose values were counted as they came; Refused if it is not strict UTF-8 JSON."""
+def _decode(body: bytes, max_values: int) -> Any:
+    """The JSON value of a body; Refused if it has too many values or is not strict UTF-8 JSON."""
     try:
-        return decode_json(body.decode("utf-8"), most_values=None)
+        return decode_json(body.decode("utf-8"), most_values=max_values)
     except UnicodeDecodeError:
         raise Refused(400, "the body is not UTF-8 text") from None
+    except TooManyValues as error:
+        raise Refused(422, f"the body has {error}, more than a request can need") from None
     except UserError as error:
         raise Refused(400, f"the body is {error}") from None
 

@@ -183,7 +183,7 @@ def main(arguments: Arguments) -> int:
     """Check, print, and return the exit code."""
     inputs = {"data_dir": arguments.data_dir, "model": model_path(arguments.model) if arguments.model else None}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}
-    judge = JudgeSettings.from_environment()
+    judge = JudgeSettings.read()
     if not named_cluster():
         raise UserError(f"RAY_ADDRESS names no cluster: start one with `{START_COMMAND}`, which says how to set it")
     prepare_to_join(named_cluster())

@@ -164,7 +164,7 @@ def judge_app(arguments: Mapping[str, Any]) -> serve.Application:
             cluster is not private; as `join_or_start`.
         ServiceDown: as `join_or_start`.
     """
-    settings = ServiceSettings.from_mapping(arguments, os.environ)
+    settings = ServiceSettings.read(arguments)
     join_or_start()
     require_private(allow_open=settings.allow_open_cluster)
     living = nodes.living_nodes()

@@ -4,11 +4,11 @@ Whether a result can be written shows when it is opened (`cobalt.stage.run`), wh
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from cobalt.stage.errors import UserError, system_errors
-from cobalt.stage.manifest import companion_path, recorded_arguments
+from cobalt.stage.manifest import companion_path
 
 COMPANIONS = (".run.json", ".errors.jsonl", ".calls.jsonl", ".metrics.json")
 """Suffixes of the companion files that commands write next to a result `X.jsonl`, in place of `.jsonl`."""
@@ -38,17 +38,6 @@ def check_files(inputs: Iterable[Path], results: Iterable[Path]) -> None:
         if os.path.realpath(result) in written:
             raise UserError(f"{result} is named for two results of this command: name another file for one of them")
         written.add(os.path.realpath(result))
-
-
-def check_replaceable(path: Path, stage: str, inputs: Sequence[Path]) -> None:
-    """As `check_files`; also refuse a result path whose file this stage did not write.
-
-    Raises:
-        UserError: a check failed.
-    """
-    check_files(inputs, [path])
-    if path.exists() and path.stat().st_size > 0 and (recorded_arguments(path) or {}).get("stage") != stage:
-        raise UserError(f"{path} exists and is not a result of this command: name another output file")
 
 
 def check_result_path(path: Path) -> None:

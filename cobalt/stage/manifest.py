@@ -53,7 +53,6 @@ def open_manifest(
     inputs: Iterable[Path] = (),
     *,
     complete: bool = False,
-    circumstances: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the manifest of a new result, or check that a resumed result continues with the same arguments.
 
@@ -67,7 +66,6 @@ def open_manifest(
         inputs: Files that the records are made from, in a fixed order. Names and digests are compared, not folders.
         complete: The result is finished. The manifest stays as it is, and recorded arguments that are missing here,
             because a service would have to be asked for them, are not compared.
-        circumstances: More of them, such as which problems the run works on.
 
     Raises:
         UserError: the result exists without a manifest, or was made with other arguments or data.
@@ -76,11 +74,11 @@ def open_manifest(
     made_from = {"arguments": json.loads(json.dumps(dict(arguments))), "inputs": _digests(files)}
     if not result.exists() or result.stat().st_size == 0:
         sources = [one for file in files for one in made_by(file)]
-        _write(path, made_from | {"sources": sources} | _circumstances(circumstances or {}))
+        _write(path, made_from | {"sources": sources} | _circumstances())
         return
     content = _compared(result, made_from, only_given=complete)
     if not complete:
-        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances(circumstances or {})]})
+        _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
 
 
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
@@ -91,12 +89,10 @@ def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
 
 def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
     """The manifest of a result, which was made with the same arguments and inputs."""
-    path = manifest_path(result)
-    if not path.exists():
-        raise UserError(
-            f"{result} exists without its manifest {path.name}: name another output file, or move this one away"
-        )
-    content = _read(path)
+    content = _recorded(result)
+    if content is None:
+        name = manifest_path(result).name
+        raise UserError(f"{result} exists without its manifest {name}: name another output file, or move this one away")
     differences = _differences(content, made_from, only_given=only_given)
     if differences:
         raise UserError(
@@ -114,9 +110,9 @@ def _digests(inputs: Iterable[Path]) -> dict[str, str | list[str]]:
     return {name: digests[0] if len(digests) == 1 else digests for name, digests in by_name.items()}
 
 
-def _circumstances(more: Mapping[str, Any]) -> dict[str, Any]:
+def _circumstances() -> dict[str, Any]:
     installed = {name: version for name in _PACKAGES if (version := installed_version(name))}
-    return dict(more) | {
+    return {
         "command": _without_secrets(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
@@ -149,29 +145,24 @@ def _without_values(argument: str) -> str:
 
 def write_summary(result: Path, summary: Mapping[str, Any]) -> None:
     """Add a run's counts, JSON-able, to the manifest of its result, under the key `summary`."""
-    path = manifest_path(result)
-    _write(path, _read(path) | {"summary": dict(summary)})
+    _write(manifest_path(result), (_recorded(result) or {}) | {"summary": dict(summary)})
 
 
 def read_summary(result: Path) -> dict[str, Any] | None:
     """The summary that `write_summary` added to a result's manifest; None if there is no manifest or no summary."""
-    path = manifest_path(result)
-    return _read(path).get("summary") if path.exists() else None
+    return (_recorded(result) or {}).get("summary")
 
 
 def recorded_arguments(result: Path) -> dict[str, Any] | None:
     """The arguments that a result's manifest records; None if there is no manifest."""
-    path = manifest_path(result)
-    return dict(_read(path)["arguments"]) if path.exists() else None
+    content = _recorded(result)
+    return None if content is None else dict(content["arguments"])
 
 
 def made_by(result: Path) -> list[dict[str, Any]]:
     """The arguments of everything that made a result, as its manifest says: its own, then those of its inputs."""
-    path = manifest_path(result)
-    if not path.is_file():
-        return []
-    content = _read(path)
-    return [content["arguments"], *content.get("sources", [])]
+    content = _recorded(result)
+    return [] if content is None else [content["arguments"], *content.get("sources", [])]
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -194,7 +185,11 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         handle.write((json.dumps(content, indent=2) + "\n").encode())
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _recorded(result: Path) -> dict[str, Any] | None:
+    """The manifest of a result; None if it has none."""
+    path = manifest_path(result)
+    if not path.is_file():
+        return None
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         dict(**content["arguments"])

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
@@ -15,21 +15,15 @@ LINE_SECONDS = 30.0
 """Seconds between two lines of a log file."""
 
 _BAR_SECONDS = 1.0
+_LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s [{elapsed}<{remaining}]"
 
 
 class _ProgressLines(tqdm):  # type: ignore[type-arg]  # generic only for type checkers
     """A tqdm that logs lines instead of drawing a bar."""
 
     def display(self, *_: Any, **__: Any) -> None:
-        """Log how far the work is, with the times unless the caller has a layout with words for them."""
-        facts = self.format_dict
-        done, total, elapsed = facts["n"], facts["total"], facts["elapsed"]
-        new = done - facts["initial"]
-        times = "" if self.bar_format else f" in {tqdm.format_interval(elapsed)}"
-        if times and total and new > 0 and done != total:
-            times += f", about {tqdm.format_interval((total - done) * elapsed / new)} left"
-        progress, words = f"{done} of {total}" if total else done, f", {self.postfix}" if self.postfix else ""
-        logger.info("%s: %s %ss%s%s", self.desc.rstrip(": "), progress, self.unit, times, words)
+        """Log how far the work is."""
+        logger.info("%s", str(self))  # now: it goes on
 
     def close(self) -> None:
         """Log the last line, unless nothing was done."""
@@ -47,28 +41,20 @@ def track(iterable: Any = None, **options: Any) -> Any:
     if sys.stderr.isatty():
         return tqdm(iterable, **options)
     # After each item tqdm looks at the clock. Its monitor never forces a line, and none comes at the start.
-    return _ProgressLines(
-        iterable, mininterval=LINE_SECONDS, maxinterval=float("inf"), miniters=1, delay=1e-9, **options
-    )
-
-
-class Standing(NamedTuple):
-    """How far work is: units that are done, units in all, and more about it, such as the time left."""
-
-    done: int
-    total: int
-    words: str
+    rare = {"mininterval": LINE_SECONDS, "maxinterval": float("inf"), "miniters": 1, "delay": 1e-9}
+    return _ProgressLines(iterable, **{"bar_format": _LINE} | rare | options)
 
 
 @contextlib.asynccontextmanager
-async def ticking(state: Callable[[], Standing], *, desc: str, unit: str) -> AsyncIterator[None]:
+async def ticking(state: Callable[[], tuple[int, int, str]], *, desc: str, unit: str) -> AsyncIterator[None]:
     """Show how far asynchronous work is while the block runs, whether or not anything finishes meanwhile.
 
-    A terminal has a bar that is drawn every second. Elsewhere a line is logged every `LINE_SECONDS`, and one more at
+    `state` gives the units that are done, the units in all, and more in words, such as the time left.
+    A terminal has a line that is drawn every second. Elsewhere a line is logged every `LINE_SECONDS`, and one more at
     the end if anything was done. `unit` is in the singular.
     """
-    layout = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} {unit}s{postfix}"
-    bar = track(total=state().total, desc=desc, unit=unit, bar_format=layout)
+    layout = "{desc}: {percentage:3.0f} %, {n_fmt} of {total_fmt} {unit}s{postfix}"
+    bar = track(total=state()[1], desc=desc, unit=unit, bar_format=layout)
 
     def show(*, drawn: bool = True) -> None:
         bar.n, bar.total, words = state()

@@ -8,6 +8,7 @@ process write a file at a time. Of a record's fields, this module reads `id` alo
 
 import asyncio
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +27,17 @@ RecordId = str | int
 T = TypeVar("T")
 
 
-def checked(described: TypeAdapter[T], value: object) -> T:
-    """A decoded value, if it is as a type describes it.
+_adapter = functools.cache(TypeAdapter)  # to make one takes milliseconds
+
+
+def checked(kind: type[T], value: object) -> T:
+    """A decoded value, if it is as a type describes it: a dataclass, a `TypedDict` or a model of pydantic.
 
     Raises:
         UserError: it is not; the message names the first field that is wrong, as "field.index.field".
     """
     try:
+        described: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]  # types are hashable
         return described.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -87,7 +92,7 @@ class RecordFile:
         self.path = path
         self._appending = threading.Lock()
         with system_errors(f"cannot write {path}"):
-            check_record_path(path)
+            check_result_path(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: after a failed write, a buffer would be written later, after a torn line.
             self._handle = path.open("ab", buffering=0)
@@ -169,13 +174,6 @@ async def append_whole(output: RecordFile, record: Mapping[str, Any]) -> None:
         with contextlib.suppress(UserError):  # it would hide what ended the run
             await writing
         raise
-
-
-def check_record_path(path: Path) -> None:
-    """Raise UserError if no file of records can be written at a path, or none that is read again as one."""
-    if path.suffix in (".gz", ".parquet"):
-        raise UserError(f"'{path}': results are written as lines of JSON: name a file that ends in .jsonl")
-    check_result_path(path)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:

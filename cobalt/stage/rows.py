@@ -1,10 +1,8 @@
 """Rows of a file, one JSON object each, whatever the form of the file. Rows are not interpreted here.
 
-| file | form |
-|---|---|
-| `*.jsonl`, and every other name | one object a line; or one array of objects, if the file begins with `[` |
-| `*.gz` | either of these, compressed by gzip |
-| `*.parquet` | the rows of the table; dates and times become ISO strings, other values that JSON lacks text |
+A file has one object a line, or one array of objects, if it begins with `[`; either may be compressed by gzip. Or it is
+Parquet: the rows of the table, in which dates and times become ISO strings, and other values that JSON lacks text. The
+first bytes of a file tell its form, whatever its name.
 
 Lines and Parquet rows are read a few at a time, an array whole. NaN as the value of a field, also of an object in the
 row, is null: some writers put it where a value is missing. Integers of up to `LONGEST_NUMBER` digits are read and
@@ -15,13 +13,14 @@ import gzip
 import json
 import math
 import re
-import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
+from io import BufferedReader
+from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from cobalt.stage.errors import UserError
 
@@ -34,18 +33,13 @@ shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
 
-MOST_LEVELS = 100
-"""Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
 MOST_VALUES = 4_000_000
 """Most values of a JSON text that is not a line of a file, such as a field of one."""
 
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_COPIED = 1 << 20  # bytes that are looked at, at a time
+_MOST_LEVELS = 100  # of arrays and objects in such a text; far below that at which Python's own functions fail
+_NOT_BRACKETS = bytes({*range(256)} - {*b"[]{}"})
 _TOO_LARGE = 10**LONGEST_NUMBER
-_PIECE = sys.int_info.str_digits_check_threshold  # digits that `int` accepts under every limit
 _OTHER_FORMS = (
-    (b"\x1f\x8b", "it is compressed by gzip: give it a name that ends in .gz"),
-    (b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),
     (b"version https://git-lfs", "it is a pointer of Git LFS, not the data: fetch the data by 'git lfs pull'"),
     (b"<", "it is HTML or XML, such as a page that a browser saved: download the file itself"),
 )
@@ -63,13 +57,13 @@ def read_rows(path: Path, *, unfinished: bool = False) -> Iterator[tuple[str, di
             large; the message names the file and, for a row, its place.
     """
     try:
-        for position, value in _parquet_rows(path) if path.suffix == ".parquet" else _json_values(path, unfinished):
-            if not isinstance(value, dict):
-                raise UserError(f"{path}, {position}: not a JSON object: {_LINES_OR_ARRAY}")
-            yield position, value
-    except gzip.BadGzipFile as error:
-        raise UserError(f"cannot decompress {path}: {error}: only files compressed by gzip may end in .gz") from None
-    except (EOFError, zlib.error) as error:
+        with path.open("rb") as file:
+            is_table = file.peek(4).startswith(b"PAR1")
+            for position, value in _parquet_rows(path, file) if is_table else _json_values(path, file, unfinished):
+                if not isinstance(value, dict):
+                    raise UserError(f"{path}, {position}: not a JSON object: {_LINES_OR_ARRAY}")
+                yield position, value
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"cannot decompress {path}: {error}: get the file whole") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
@@ -89,8 +83,7 @@ def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> 
         TooManyValues: it has more than `most_values` values.
     """
     if most_values is not None:
-        measure = JsonMeasure(most_values, MOST_LEVELS)
-        measure.add(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+        _check_values(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), most_values)
     try:
         # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
         if isinstance(text, bytes):
@@ -115,47 +108,19 @@ class TooManyValues(UserError):
     """A JSON text has more values than its reader accepts."""
 
 
-class JsonMeasure:
-    """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
+def _check_values(text: bytes, most_values: int) -> None:
+    """Refuse a JSON text of too many values or levels before it is decoded: `[],` takes 64 bytes in memory for three.
 
-    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes. What quoted strings hold is not
-    counted, so that long strings are never refused.
+    What quoted strings hold is not counted, so that long strings are never refused.
     """
-
-    def __init__(self, most_values: int, most_levels: int) -> None:
-        self._most_values, self._most_levels = most_values, most_levels
-        self._values, self._levels, self._quotes = 1, 0, 0
-        self._escape = b""  # a backslash whose character has not arrived
-
-    def add(self, piece: bytes) -> None:
-        """Count the next piece of the text, of any size.
-
-        Raises:
-            TooManyValues: the text has more than `most_values` values.
-            UserError: it has more than `most_levels` levels, or closes more than it opens.
-        """
-        for start in range(0, len(piece), _COPIED):
-            self._add(piece[start : start + _COPIED])
-
-    def _add(self, piece: bytes) -> None:
-        text = self._escape + piece
-        escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
-        self._escape = text[len(text) - escaped :]
-        text = text[: len(text) - escaped].replace(b"\\\\", b"").replace(b'\\"', b"")
-        quotes = text.count(b'"')
-        if self._quotes + quotes > 4 * self._most_values + 2:  # each value has a string, and as a member a name
-            raise TooManyValues(f"more than {self._most_values} values")
-        outside = b"".join(text.split(b'"')[self._quotes % 2 :: 2])
-        self._quotes += quotes
-        for bracket in outside.translate(None, _NOT_BRACKETS):
-            self._levels += 1 if bracket in b"[{" else -1
-            if self._levels > self._most_levels:
-                raise UserError(f"nested too deeply (more than {self._most_levels} levels)")
-            if self._levels < 0:
-                raise UserError("not valid JSON (it closes more than it opens)")
-        self._values += outside.count(b"[") + outside.count(b"{") + outside.count(b",")
-        if self._values > self._most_values:
-            raise TooManyValues(f"more than {self._most_values} values")
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    too_many = text.count(b'"') > 4 * most_values + 2  # each value has a string, and as a member a name
+    outside = b"" if too_many else b"".join(text.split(b'"')[::2])
+    if too_many or sum(map(outside.count, (b"[", b"{", b","))) >= most_values:
+        raise TooManyValues(f"more than {most_values} values")
+    levels = accumulate(1 if mark in b"[{" else -1 for mark in outside.translate(None, _NOT_BRACKETS))
+    if max(levels, default=0) > _MOST_LEVELS:
+        raise UserError(f"nested too deeply (more than {_MOST_LEVELS} levels)")
 
 
 def parse_json(text: str) -> Any:
@@ -205,28 +170,21 @@ def _json_text(value: Any, ensure_ascii: bool) -> str:
 
 
 def _long_integer(digits: str) -> int:
-    if digits.startswith("-"):
-        return -_long_integer(digits[1:])
     if len(digits) > LONGEST_NUMBER:
         raise ValueError(f"a number has {len(digits)} digits, more than {LONGEST_NUMBER}")
-    number = 0
-    for start in range(0, len(digits), _PIECE):
-        piece = digits[start : start + _PIECE]
-        number = number * 10 ** len(piece) + int(piece)
-    return number
+    return int(Decimal(digits))  # exact, and under no limit
 
 
-def _json_values(path: Path, unfinished: bool) -> Iterator[tuple[str, Any]]:
-    with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as handle:
-        start = handle.read(64)
-        handle.seek(0)
-        for beginning, advice in _OTHER_FORMS:
-            if start.startswith(beginning):
-                raise UserError(f"{path} is not JSON: {advice}")
-        if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            yield from _items(path, handle.read(LARGEST_ROW + 1))
-        else:
-            yield from _lines(path, handle, unfinished)
+def _json_values(path: Path, file: BufferedReader, unfinished: bool) -> Iterator[tuple[str, Any]]:
+    handle = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(b"\x1f\x8b") else file
+    start = handle.peek(64)
+    for beginning, advice in _OTHER_FORMS:
+        if start.startswith(beginning):
+            raise UserError(f"{path} is not JSON: {advice}")
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        yield from _items(path, handle.read(LARGEST_ROW + 1))
+    else:
+        yield from _lines(path, handle, unfinished)
 
 
 def _check_size(path: Path, position: str, size: int, unpacked: int) -> None:
@@ -240,7 +198,7 @@ def _check_size(path: Path, position: str, size: int, unpacked: int) -> None:
         )
 
 
-def _lines(path: Path, handle: IO[bytes], unfinished: bool) -> Iterator[tuple[str, Any]]:
+def _lines(path: Path, handle: BufferedReader | gzip.GzipFile, unfinished: bool) -> Iterator[tuple[str, Any]]:
     number = 0
     while line := handle.readline(LARGEST_ROW + 1):
         number += 1
@@ -275,25 +233,24 @@ def _items(path: Path, content: bytes) -> Iterator[tuple[str, Any]]:
         yield f"item {number}", value
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _parquet_rows(path: Path, handle: BufferedReader) -> Iterator[tuple[str, Any]]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise UserError(f"{path}: Parquet files need pyarrow (scripts/setup.sh --profile cpu installs it)") from None
     unpacked = 0
-    with path.open("rb") as handle:
-        try:
-            # With a buffer, pages are read as they are needed instead of whole row groups.
-            with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
-                for number, batch in enumerate(file.iter_batches(batch_size=1, use_threads=False), 1):
-                    unpacked += batch.nbytes
-                    _check_size(path, f"row {number}", batch.nbytes, unpacked)
-                    [row] = batch.to_pylist()
-                    yield f"row {number}", plain(row)
-        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{path} is not a whole Parquet file ({reason})") from None
+    try:
+        # With a buffer, pages are read as they are needed instead of whole row groups.
+        with parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False) as file:
+            for number, batch in enumerate(file.iter_batches(batch_size=1, use_threads=False), 1):
+                unpacked += batch.nbytes
+                _check_size(path, f"row {number}", batch.nbytes, unpacked)
+                [row] = batch.to_pylist()
+                yield f"row {number}", plain(row)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is not a whole Parquet file ({reason})") from None
 
 
 def plain(value: Any) -> Any:

@@ -18,16 +18,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
+from typing import IO, Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
 import tyro
 
 from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
-from cobalt.stage.files import check_files, check_replaceable, check_result_path
-from cobalt.stage.manifest import companion_path, open_manifest, read_summary, write_summary
+from cobalt.stage.files import check_files, check_result_path
+from cobalt.stage.manifest import companion_path, open_manifest, read_summary, recorded_arguments, write_summary
 from cobalt.stage.progress import track
-from cobalt.stage.records import RecordFile, RecordId, append_whole, check_record_path, encode_record
+from cobalt.stage.records import RecordFile, RecordId, append_whole, encode_record
 from cobalt.stage.tally import Summary
 from cobalt.stage.workers import work_on_all
 
@@ -141,57 +141,41 @@ def whole(
     arguments: Mapping[str, Any],
     inputs: Sequence[Path] = (),
     *,
-    existing: Literal["same", "own"] = "same",
-    lines: bool = True,
+    replaces: bool = False,
 ) -> Iterator[Whole]:
     """Write results in one piece. If the block raises or the process is stopped, they stay as they were, or missing.
+
+    Results of the same arguments and inputs are written again, those of others refused.
 
     Args:
         results: The files.
         arguments: As for `open_manifest`, with the name of the stage as `stage`.
         inputs: The files that the records are made from.
-        existing: Which results are written again: "same": of the same arguments and inputs; "own": any of this stage.
-        lines: Whether results are lines of JSON, which their names must not deny.
+        replaces: Replace results of the same stage, whatever their arguments and inputs.
 
     Raises:
-        UserError: an existing result may not be replaced, a result cannot be written, or another process writes it.
+        UserError: a result may not be replaced, cannot be written, or is being written by another process.
     """
     paths = [results] if isinstance(results, Path) else list(results)
     for path in paths:
-        (check_record_path if lines else check_result_path)(path)
-        if existing == "own":
-            check_replaceable(path, str(arguments["stage"]), inputs)
+        check_result_path(path)
+        is_filled = path.exists() and path.stat().st_size > 0
+        if replaces and is_filled and (recorded_arguments(path) or {}).get("stage") != arguments["stage"]:
+            raise UserError(f"{path} exists and is not a result of this command: name another output file")
     with ExitStack() as stack:
         files = {path: stack.enter_context(replacing(path)) for path in paths}
-        if existing == "same":  # after the lock, so that a refused writer leaves another's manifest as it is
-            for path in paths:
-                open_manifest(path, arguments, inputs)
+        for path in () if replaces else paths:  # after the lock: a refused writer leaves another's manifest as it is
+            open_manifest(path, arguments, inputs)
         content = Whole(files)
         yield content
         for file in files.values():
             file.flush()  # what a full disk refuses shows while the earlier results are still there
         for path in paths:
-            if existing == "own":  # a manifest is compared with that of a result, and this one replaces it
+            if replaces:  # a manifest is compared with that of a result, and this one replaces it
                 path.unlink(missing_ok=True)
                 open_manifest(path, arguments, inputs)
             if content.summary:
                 write_summary(path, content.summary)
-
-
-def finished(results: Path | Sequence[Path], arguments: Mapping[str, Any], inputs: Sequence[Path]) -> Summary | None:
-    """The summary of results that need not be made again; None: one of them is missing or has no summary.
-
-    Raises:
-        UserError: a result was made with other arguments or data.
-    """
-    paths = [results] if isinstance(results, Path) else results
-    summaries = [read_summary(path) if path.exists() else None for path in paths]
-    filled = [path for path in paths if path.exists() and path.stat().st_size > 0]
-    if None in summaries or not filled:
-        return None
-    for path in filled:
-        open_manifest(path, arguments, inputs, complete=True)
-    return summaries[0]
 
 
 def errors_path(output_file: Path) -> Path:
@@ -219,7 +203,6 @@ class Each(RecordFile):
         inputs: Sequence[Path] = (),
         *,
         services: Mapping[str, Callable[[], Awaitable[Mapping[str, Any]]]] | None = None,
-        circumstances: Mapping[str, Any] | None = None,
     ) -> None:
         """Open or create a result; raises as `RecordFile`.
 
@@ -229,16 +212,22 @@ class Each(RecordFile):
             inputs: As for `whole`.
             services: By name, what asks an engine or a judge to describe itself, which is added to the arguments. They
                 are asked only if something is left to do, so that a finished result needs no services.
-            circumstances: See `open_manifest`.
         """
         super().__init__(path)
         self.arguments = dict(arguments)
-        self._inputs = inputs
-        self._services, self._circumstances = services or {}, circumstances
+        self._inputs, self._services = inputs, services or {}
 
     def summary(self) -> Summary | None:
-        """The summary of a result that is finished; see `finished`."""
-        return finished(self.path, self.arguments, self._inputs)
+        """The summary of a result that is finished, so that it need not be made again; None: it is not.
+
+        Raises:
+            UserError: the result was made with other arguments or data.
+        """
+        summary = read_summary(self.path)
+        if summary is not None and self.done:
+            open_manifest(self.path, self.arguments, self._inputs, complete=True)
+            return summary
+        return None
 
     async def make(
         self,
@@ -286,7 +275,7 @@ class Each(RecordFile):
         services = self._services if first else {}
         described = {name: dict(await describe()) for name, describe in services.items()}
         arguments = self.arguments | described
-        open_manifest(self.path, arguments, self._inputs, complete=not first, circumstances=self._circumstances)
+        open_manifest(self.path, arguments, self._inputs, complete=not first)
         if self.done:
             logger.info("%s holds %d problems; resuming", self.path, len(self.done))
         total = len(only | self.done) if only is not None else len(items) if isinstance(items, Sized) else None

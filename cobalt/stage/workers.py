@@ -32,13 +32,9 @@ async def work_on_all(items: Iterable[Item], work: Callable[[Item], Awaitable[No
             for _ in range(concurrency):
                 group.create_task(worker())
     except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group and of the groups in it, bugs first."""
-    bugs = errors.subgroup(lambda error: not isinstance(error, CobaltError | BaseExceptionGroup))
-    error: BaseException = bugs or errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        first: BaseException = (
+            errors.subgroup(lambda one: not isinstance(one, CobaltError | BaseExceptionGroup)) or errors
+        )
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None

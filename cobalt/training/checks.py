@@ -79,7 +79,7 @@ def _episode_errors(config: Any) -> Iterator[str]:
     if config.algorithm.use_kl_in_reward:
         yield "the estimator verpo has rewards of its own: leave algorithm.use_kl_in_reward off"
     try:
-        VerpoSettings(**config.algorithm.verpo)
+        VerpoSettings.read(config.algorithm.verpo)
     except (AttributeError, TypeError, UserError) as error:  # the section is missing, or has another constant
         yield f"algorithm.verpo, which --estimator verpo sets, has wrong constants: {error}"
 

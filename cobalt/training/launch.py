@@ -195,7 +195,7 @@ async def _judge_variables(config: Any) -> dict[str, str]:
         return {}
     if named_cluster():
         return {"COBALT_EVALUATOR": "evaluator"}
-    settings = JudgeSettings.from_environment()
+    settings = JudgeSettings.read()
     await require_isolation(settings)
     if settings.concurrency is not None:
         return {}

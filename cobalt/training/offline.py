@@ -82,8 +82,8 @@ def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
         if of_verl or key in _DECIDED:
             yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
     try:
-        OfflineSettings(**config.offline)
-    except (UserError, TypeError) as error:
+        OfflineSettings.read(config.offline)
+    except UserError as error:
         yield f"offline: {error}"
     data, gpus = config.data, config.trainer.n_gpus_per_node
     if data.train_batch_size % gpus:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from cobalt.episode import Message
 from cobalt.stage.errors import UserError, naming
@@ -112,10 +112,7 @@ class OfflineGroup:
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> "OfflineGroup":
         """Read what `to_record` wrote; raises UserError, which names the field, if one is missing, unknown or bad."""
-        return checked(_GROUP, record)
-
-
-_GROUP: TypeAdapter[OfflineGroup] = TypeAdapter(OfflineGroup)
+        return checked(cls, record)
 
 
 def read_groups(path: Path) -> Iterator[OfflineGroup]:
