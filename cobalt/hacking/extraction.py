@@ -24,7 +24,6 @@ from cobalt.stage.errors import UserError, naming
 from cobalt.stage.run import READ, Flag, Input, Outcome, Output, made, quoted, stage, whole
 from cobalt.stage.tally import Summary
 
-STAGE = "hacking_events"
 OTHER_TESTS = (
     "its public results are not those of the perturbed tests: run run_multi_turn_*.py with --public_tests perturbed"
     " on the data file"
@@ -66,7 +65,7 @@ def extract_events(settings: ExtractionSettings) -> Outcome:
         UserError: bad input, a run that is not on the perturbed tests, or an output file that this stage did not write.
     """
     inputs = [settings.data_file, settings.input_file]
-    with whole(settings.output_file, {"stage": STAGE}, inputs, existing="own") as result:
+    with whole(settings.output_file, {"stage": "hacking_events"}, inputs, existing="own") as result:
         events, result.summary = _events(settings.data_file, settings.input_file)
         result.write(events)
     target = settings.output_file

@@ -27,7 +27,7 @@ from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.selection.augmentation import impossible_feedback, perturbed_tests
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory, read_scored
-from cobalt.selection.segmentation import Context, SolvedRule, StopRule, context, cut
+from cobalt.selection.segmentation import Context, SolvedRule, context, cut
 from cobalt.selection.selection import authors_solved_at_first_turn, select, solved_at_first_turn
 from cobalt.stage.errors import UserError, naming, tally
 from cobalt.stage.progress import track
@@ -251,7 +251,7 @@ class _Cutter:
         for scored in selection.selected:
             states, rule = cut(group, scored, settings.solved_rule)
             if rule is not None:
-                self.counts["prompts"][_rule_name(rule)] += settings.num_turns + 1 - len(states)
+                self.counts["prompts"][f"dropped: {rule.replace('_', ' ')}"] += settings.num_turns + 1 - len(states)
             cuts.append((scored, states))
         return cuts or [(None, [context(group, group.trajectories[0], 0)])]
 
@@ -278,10 +278,6 @@ class _Cutter:
             candidate = {"row": self.rows[-1], "response": trajectory.turns[state.turn - 1].response}
             candidate |= {"true": problem.public_tests.to_record(), "perturbed": perturbed.to_record()}
             self.candidates.append(self.spool.append(candidate))
-
-
-def _rule_name(rule: StopRule) -> str:
-    return f"dropped: {rule.replace('_', ' ')}"
 
 
 def _outcome(turn: int) -> str:

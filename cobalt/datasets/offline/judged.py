@@ -162,7 +162,7 @@ def _check_agreement(first: JudgedRecord, other: JudgedRecord, path: Path) -> No
     tests = [read.problem.tests for read in (first, other) if read.problem is not None]
     for what, one, another in (
         ("statement", first.statement, other.statement),
-        ("list of tests", tests[0:1], tests[-1:]),
+        ("list of tests", tests[:1], tests[-1:]),
         ("prompt", first.messages, other.messages),
     ):
         if one != another:
