@@ -6,6 +6,7 @@ A test is named after its row. Where the authors' code gives another result for 
 import asyncio
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -489,7 +490,7 @@ def test_contextual_prompts_of_the_authors_load(tmp_path, policy):
     for bad in ({"conversation": 3}, {"conversation": []}, {"prev_best_pass_rate": None}, {"example_id": None}):
         write_lines(tmp_path / "t.jsonl", [authors_prompt(7, 2, **bad)])
         with pytest.raises(UserError, match=r"t\.jsonl.*field"):
-            convert_multi_turn(settings)
+            convert_multi_turn(replace(settings, local_dir=tmp_path / "bad"))
 
 
 async def test_single_turn_results_of_the_authors_load(tmp_path):
@@ -528,9 +529,9 @@ async def test_problem_alone(tmp_path, policy):
     assert {row["problem_id"] for row in prompts} == {2}  # there: (1, 0) as well
 
 
-async def test_events_by_index(tmp_path):
+def test_events_by_index(tmp_path):
     # The impossible test's input, 2, is part of a benign one's, 12: by substring there would be one benign test less.
-    _, events = await extract(tmp_path, recorded((A, result("--++")), (B, result("+-++"))))
+    _, events = extract(tmp_path, recorded((A, result("--++")), (B, result("+-++"))))
     assert [event["benign_tests"] for event in events] == [2]
 
 

@@ -44,6 +44,7 @@ OF_COMMANDS = {
     f"{SINGLE} -i own.jsonl --prompts paper": "'two'",
     f"{MULTI} -i own.jsonl --prompts program": "'two'",
     f"{MULTI} -i closed.jsonl": "problem 1: it has no public tests",
+    f"{MULTI} --public_tests perturbed": "perturbed_public_test_cases",
     f"{MULTI} -i turns.jsonl": "problem 1: field 'finish_reasons.0'",
     f"{MULTI} --temperature 1.0": "temperature",
     f"{MULTI} -n 4": "-n 4",
@@ -67,6 +68,8 @@ OF_COMMANDS = {
     f"{RUN} --model other/chat": "engine.fingerprint",
     "-m cobalt.training --data_dir data --model chat -o run data.trian_batch_size=4": "data.trian_batch_size",
     "-m cobalt.pocket --output_dir world --demonstrations 10": "demonstrations",
+    "-m cobalt.pocket --output_dir world --open_share 1.5": "open_share",
+    "-m cobalt.pocket --output_dir world --special_cases -0.1": "special_cases",
     f"{SERVICES} --engine a=1 -- true": "--model",
     f"{SERVICES} --model ./chta -- true": "chta",
     f"{SERVICES} --model /no/such/model -- true": "/no/such/model",
@@ -113,7 +116,7 @@ def folder(tmp_path_factory):
     arguments = {"stage": "single_turn", "generation": generation, "prompts": dict(load_prompts("paper").digests)}
     (folder / "first.run.json").write_text(json.dumps({"arguments": arguments, "inputs": {}}))
     run = Arguments(folder / "unsplit.jsonl", folder / "run").sample_settings()
-    split_problem_file(folder / "unsplit.jsonl", run.input_file)
+    split_problem_file(folder / "unsplit.jsonl", run.input_file, limit=None, ids=[])
     engine = {"model": "chat", "fingerprint": fingerprint(folder / "chat")}
     open_manifest(run.output_file, {"stage": "single_turn", "engine": engine} | run.decisive(), [run.input_file])
     write_lines(run.output_file, [problem])

@@ -214,7 +214,14 @@ def without_measured(value):
 
 def made_from(path):
     manifest = json.loads(of_this_machine(path.read_text(encoding="utf-8")))
-    return {name: manifest.get(name) for name in ("arguments", "inputs", "sources", "summary")}
+    summary = counted(manifest.get("summary") or {})
+    return {name: manifest.get(name) for name in ("arguments", "inputs", "sources")} | {"summary": summary}
+
+
+def counted(summary):
+    """A summary without counts of nothing, and without the digest of CodeNet's data, which is another one by now."""
+    kept = {name: item for name, item in summary.items() if item and not isinstance(item, str)}
+    return {name: counted(item) if isinstance(item, dict) else item for name, item in kept.items()}
 
 
 @each_stage

@@ -170,7 +170,7 @@ def test_categories_are_counted_as_the_classifier_wrote_them(tmp_path):
     events = read_events(write_lines(tmp_path / "e.jsonl", lines))
     counts = count_categories(events)
     assert counts == dict.fromkeys(OUTCOMES, 0) | {"hard coding": 2, "others": 1, "not classified": 1, "unknown": 1}
-    assert events[0] == HackingEvent(0, 1, 0, "hard coding")
+    assert events[0] == HackingEvent(id=0, sample=1, turn=0, category="hard coding")
 
 
 EVENT = {"id": 0, "sample": 1, "turn": 0}
@@ -184,12 +184,12 @@ EVENT = {"id": 0, "sample": 1, "turn": 0}
         ([EVENT | {"current_code": 5}], "line 1: field 'current_code'"),
         ([EVENT | {"category": "cheating"}], "line 1: .*'cheating'"),
         ([EVENT | {"category": ""}], "line 1: category ''"),
-        ([EVENT, EVENT], "line 2: .*sample 1, turn 0"),
     ],
 )
 def test_malformed_events_are_named_and_one_counts_once(tmp_path, lines, message):
     with pytest.raises(UserError, match=message):
         read_events(write_lines(tmp_path / "e.jsonl", lines))
+    assert len(read_events(write_lines(tmp_path / "e.jsonl", [EVENT, EVENT]))) == 1
 
 
 NASTY = r"a|b_c*<b>`$1$ & 50% #~^\{}[x](y)"

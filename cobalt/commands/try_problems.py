@@ -99,7 +99,8 @@ async def main(arguments: Arguments) -> Outcome:
     source = dataclasses.replace(sampling, input_file=arguments.problems, limit=arguments.limit, ids=arguments.ids)
     chosen = source.chosen(load_problems(source.input_file))
     source.check_wording(chosen)
-    split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen)
+    by = {"limit": arguments.limit, "ids": arguments.ids}
+    split_problem_file(arguments.problems, sampling.input_file, arguments.public_tests, chosen, **by)
     evaluation = arguments.result("evaluation.jsonl")
     async with open_judge(arguments.judge_url, arguments.judge) as judge:
         async with EngineOnUse(sampling.opened) as engine:

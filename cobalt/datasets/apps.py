@@ -20,12 +20,12 @@ from cobalt.datasets.sources import (
     ProblemsFile,
     Revision,
     Row,
+    check_kept,
     decoded,
     field_of,
     hub_file,
     judge_each,
     local_rows,
-    none_left,
     optional,
     problem_record,
     read_each,
@@ -118,15 +118,15 @@ def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:
         elif not task.readings:
             tally.leave_out("no tests that can be read", task.id)
         else:
+            tally["kept"] += 1
             tally[task.difficulty or UNKNOWN] += 1
             yield task
 
 
 def _summary(tally: Tally) -> Summary:
-    problems = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if name != UNKNOWN or tally[name]}
+    check_kept(tally)
+    problems = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if tally[name]}
     left_out = {name: tally[name] for name in tally.first}
-    if not sum(problems.values()):
-        raise none_left(left_out, tally.first)
     return with_first({"rows": {"read": tally["read"]}, "kept": problems, "left out": left_out}, tally)
 
 
@@ -139,7 +139,7 @@ def _rows(settings: AppsSettings) -> Iterator[Row]:
 
 def read_apps(row: Mapping[str, Any]) -> Task:
     """Read a row of APPS; raises UserError, which names the field, if one is bad."""
-    tests, solutions = decoded(field_of(row, "input_output")), decoded(row.get("solutions"))
+    tests, solutions = decoded(row.get("input_output")), decoded(row.get("solutions"))
     tests = tests if isinstance(tests, dict) else {}
     programs = [text for text in solutions if isinstance(text, str)] if isinstance(solutions, list) else []
     return _task("APPS", row, tests.get("fn_name"), tests.get("inputs"), tests.get("outputs"), programs)
@@ -147,7 +147,7 @@ def read_apps(row: Mapping[str, Any]) -> Task:
 
 def read_apps_plus(row: Mapping[str, Any]) -> Task:
     """Read an item of APPS+, where the arguments of a test are a list, and the input of a program is a text."""
-    inputs, outputs = field_of(row, "inputs"), field_of(row, "outputs")
+    inputs, outputs = row.get("inputs"), row.get("outputs")
     function = _FUNCTION.search(optional(row, "starter_code", text_of, ""))
     called = function is not None and isinstance(inputs, list) and all(isinstance(item, list) for item in inputs)
     # Where tests are texts, the recorded solution is a function that reads and prints.
@@ -163,7 +163,7 @@ def _task(
     readings: tuple[TestSuite, ...] = ()
     if isinstance(inputs, list) and isinstance(outputs, list) and 0 < len(inputs) == len(outputs):
         with suppress(UnreadableTests):
-            readings = call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs, "lines")
+            readings = call_readings(fn_name, inputs, outputs) if fn_name else text_readings(inputs, outputs)[::-1]
     identifier = field_of(row, "problem_id", int, str)
     question = text_of(row, "question").strip()
     if readings and readings[0].fn_name is not None:

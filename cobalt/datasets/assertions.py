@@ -14,6 +14,8 @@ from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError
 
 _BUILTINS = frozenset(dir(builtins))
+# In these the syntax tree does not say which calls are made, how often and in which order.
+_UNORDERED = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Dict, ast.IfExp)
 
 
 def assertion_suite(assertions: Sequence[str], reference: str, setup: str = "", imports: str = "") -> TestSuite:
@@ -99,15 +101,10 @@ def _outermost_calls(node: ast.AST, defined: Collection[str], where: str) -> Ite
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in defined:
         yield node
         return
-    if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) and (
-        _names(node) & set(defined)
-    ):
-        raise UserError(f"{where} calls the function in a loop or a function of its own")
-    calls = [call for child in ast.iter_child_nodes(node) for call in _outermost_calls(child, defined, where)]
-    if calls and isinstance(node, ast.Dict | ast.IfExp):
-        # The syntax tree has another order than that in which keys and values are evaluated, or a condition.
-        raise UserError(f"{where} calls the function in a dictionary or under a condition")
-    yield from calls
+    if isinstance(node, _UNORDERED) and _names(node) & set(defined):
+        raise UserError(f"{where} calls the function in a loop, a lambda or a dictionary, or under a condition")
+    for child in ast.iter_child_nodes(node):
+        yield from _outermost_calls(child, defined, where)
 
 
 def _names(node: ast.AST) -> set[str]:

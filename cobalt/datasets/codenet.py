@@ -7,11 +7,10 @@ does each problem. Nothing is run and nothing is judged.
 import csv
 import hashlib
 import io
-import logging
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -20,7 +19,7 @@ import tyro
 
 from cobalt.datasets.codenet_files import Sources, read_descriptions, read_sources
 from cobalt.datasets.codenet_html import Statement, read_statement
-from cobalt.datasets.offline.contrast import Candidate, Refuse, plain
+from cobalt.datasets.offline.contrast import Candidate, bare, plain
 from cobalt.datasets.offline.groups import Status
 from cobalt.datasets.offline.settings import GroupSettings
 from cobalt.datasets.offline.writing import EVALUATED, READ, GroupWriter, JudgedProblem, groups_made, split_problems
@@ -31,8 +30,7 @@ from cobalt.stage.errors import UserError
 from cobalt.stage.files import check_files
 from cobalt.stage.manifest import read_summary
 from cobalt.stage.run import Outcome, stage, whole
-
-logger = logging.getLogger(__name__)
+from cobalt.stage.tally import Tally
 
 STATUSES = {
     "Accepted": Status.ACCEPTED,
@@ -63,8 +61,7 @@ NO_PAGE = "dropped: no problem page"
 NO_SAMPLE = "dropped: the page shows no sample"
 UNJUDGED = "dropped: not judged"
 UNKNOWN_STATUS = "dropped: unknown status"
-EMPTY_FIELD = "dropped: a field is empty"
-NEGATIVE_FIELD = "dropped: a field is negative or not a number"
+BAD_FIELD = "dropped: a field is empty, negative or not a number"
 PYTHON_2 = "dropped: Python 2"
 NO_SOURCE = "dropped: no source file"
 BAD_SOURCE = "dropped: the source is empty, too large or not UTF-8"
@@ -109,17 +106,19 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
     arguments |= {"python_2": "drop", "without_samples": "drop", "figures": "keep"}
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
     with whole(settings.results, arguments, settings.evaluation_files) as result:
-        rows, pages = read_descriptions(settings.input_paths)
+        tables, pages = read_descriptions(settings.input_paths)
+        digest = hashlib.sha256()  # without the sources, which are too large to be read once more
+        for name, text in (*sorted(tables.items()), *sorted(pages.items())):
+            digest.update(f"{name}\0{text}\0".encode())
+        content = digest.hexdigest()
+        for path in settings.results:
+            if (read_summary(path) or {}).get("descriptions", content) != content:
+                raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
         statements = {problem: read_statement(page) for problem, page in sorted(pages.items())}
         splits = split_problems(settings, {name: one.text for name, one in statements.items()})
-        reader = _Reader(settings, prompts, writer)
-        writer.write(result, reader.problems(rows, statements, splits), splits)
-        content = f"{reader.content:064x}"
-        for path in settings.results:  # the data is too large to be read once more for a digest before
-            if (read_summary(path) or {}).get("content", content) != content:
-                raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
+        writer.write(result, _problems(settings, prompts, writer, tables, statements, splits), splits)
         summary = writer.summary() | {"pages": _pages(statements.values())}
-        result.summary = summary | {"content": content}
+        result.summary = summary | {"descriptions": content}
     return groups_made(summary, "CodeNet", settings.output_dir)
 
 
@@ -129,107 +128,104 @@ def _pages(statements: Collection[Statement]) -> dict[str, int]:
         "with a statement": sum(bool(one.text) for one in statements),
         "with samples": sum(bool(one.samples) for one in statements),
         "with a constraints section": sum(one.has_constraints for one in statements),
-        "with figures": sum(bool(one.figures) for one in statements),
     }
 
 
-class _Reader:
-    """Reads a data set's problems with their programs, and counts those that are left out.
+def _problems(
+    settings: CodeNetSettings,
+    prompts: PromptSet,
+    writer: GroupWriter,
+    tables: Mapping[str, str],
+    statements: Mapping[str, Statement],
+    splits: Mapping[str, str],
+) -> Iterator[JudgedProblem]:
+    """The problems that have a statement, each with its programs; those that are left out are counted."""
+    wanted = set()
+    for problem, table in sorted(tables.items()):
+        writer.problems[READ] += 1
+        statement = statements.get(problem)
+        if statement is None or not statement.text:
+            why = NO_PAGE
+        elif not statement.samples:
+            why = NO_SAMPLE
+        elif problem not in splits:
+            why = EVALUATED
+        else:
+            wanted.add(problem)
+            continue
+        writer.problems.leave_out(why, problem)
+        writer.programs[why] += len(_submissions(problem, table, writer.programs))
+    for problem, sources in read_sources(settings.input_paths, wanted):
+        submissions = _submissions(problem, tables[problem], writer.programs)
+        candidates = _candidates(submissions, sources, settings, writer.programs)
+        statement = statements[problem]
+        instruction = prompts.first_turn(statement.text)
+        inputs, outputs = zip(*statement.samples, strict=True)
+        tests = TestSuite(inputs, outputs)
+        record = problem_record(problem, statement.text, instruction, tests, source="codenet")
+        yield JudgedProblem(problem, opening_messages(instruction, prompts), candidates, record)
 
-    Attributes:
-        content: A digest of the statements, rows and sources that were read, whatever the order of the problems.
-    """
 
-    def __init__(self, settings: CodeNetSettings, prompts: PromptSet, counts: GroupWriter) -> None:
-        self.content = 0
-        self._settings, self._prompts, self._counts = settings, prompts, counts
+def _submissions(problem: str, table: str, counts: Tally) -> list[Submission]:
+    """The judged Python submissions among a problem's rows; all Python rows, and those left out, are counted."""
+    submissions = []
+    for row in _python_rows(problem, table):
+        counts[READ] += 1
+        submission = _submission(row)
+        if isinstance(submission, Submission):
+            submissions.append(submission)
+        else:
+            counts.leave_out(submission, row["submission_id"] or problem)
+    return submissions
 
-    def problems(
-        self, tables: Mapping[str, str], statements: Mapping[str, Statement], splits: Mapping[str, str]
-    ) -> Iterator[JudgedProblem]:
-        """The problems that have a statement, each with its programs."""
-        counts, wanted = self._counts, set()
-        for problem, table in sorted(tables.items()):
-            counts.problems[READ] += 1
-            statement = statements.get(problem)
-            why = NO_PAGE if statement is None or not statement.text else None if statement.samples else NO_SAMPLE
-            why = why or (None if problem in splits else EVALUATED)
-            if why is None:
-                wanted.add(problem)
-            else:
-                counts.problems.leave_out(why, problem)
-                counts.programs[why] += len(self._submissions(_python_rows(problem, table)))
-        for problem, sources in read_sources(self._settings.input_paths, wanted):
-            rows = _python_rows(problem, tables[problem])
-            submissions = self._submissions(rows)
-            statement = statements[problem]
-            self.content ^= _digest(problem, statement, rows, sources)
-            instruction = self._prompts.first_turn(statement.text)
-            candidates = self._candidates(submissions, sources)
-            inputs, outputs = zip(*statement.samples, strict=True)
-            record = problem_record(problem, statement.text, instruction, TestSuite(inputs, outputs))
-            record["source"] = "codenet"
-            messages = opening_messages(instruction, self._prompts)
-            yield JudgedProblem(problem, messages, candidates, record, _refusal(submissions))
 
-    def _submissions(self, rows: Iterable[Mapping[str, str]]) -> list[Submission]:
-        """The judged Python submissions among a problem's rows; all rows, and those that are left out, are counted."""
-        counts, submissions = self._counts.programs, []
-        for row in rows:
-            counts[READ] += 1
-            submission = _submission(row)
-            if isinstance(submission, Submission):
-                submissions.append(submission)
-                continue
-            counts.leave_out(submission, row.get("submission_id") or row.get("problem_id"))
-            if submission.startswith(UNKNOWN_STATUS) and counts[submission] == 1:
-                logger.warning("%s: %s: such submissions are left out", row.get("problem_id"), submission)
-        return submissions
-
-    def _candidates(self, submissions: Sequence[Submission], sources: Sources) -> list[Candidate]:
-        """The programs of a problem's submissions, with their rewards."""
-        rewards = self._settings.rewards
-        times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
-        candidates = []
-        for one in submissions:
-            program = _program(sources.get(one.id) or b"")
-            if not program:
-                self._counts.programs.leave_out(BAD_SOURCE if one.id in sources else NO_SOURCE, one.id)
-                continue
+def _candidates(
+    submissions: Sequence[Submission], sources: Sources, settings: CodeNetSettings, counts: Tally
+) -> list[Candidate]:
+    """The programs of a problem's submissions, with their rewards; those left out are counted."""
+    rewards = settings.rewards
+    times = sorted(one.cpu_time for one in submissions if one.status is Status.ACCEPTED)
+    candidates = []
+    for one in submissions:
+        program = _program(sources.get(one.id) or b"")
+        if not program:
+            counts.leave_out(BAD_SOURCE if one.id in sources else NO_SOURCE, one.id)
+        elif one.status is Status.COMPILE_ERROR and _compiles(program):
+            counts.leave_out(COMPILES, one.id)  # it was the error of another Python
+        elif one.status is not Status.COMPILE_ERROR and not one.python_3 and not _compiles(program):
+            counts.leave_out(NOT_PYTHON_3, one.id)
+        else:
             reward = rewards.of(one.status)
             if one.status is Status.ACCEPTED:
                 slower = len(times) - bisect_right(times, one.cpu_time)
                 reward += rewards.runtime_bonus * slower / len(times)
-            candidates.append(Candidate(program, one.status, reward, one.id))
-        return candidates
+            candidates.append(bare(program, one.status, reward, one.id))
+    return candidates
 
 
 def _python_rows(problem: str, table: str) -> list[dict[str, str]]:
-    reader = csv.reader(io.StringIO(table))
+    reader = csv.DictReader(io.StringIO(table), restval="")
     try:
-        header = next(reader, [])
-        missing = [name for name in _COLUMNS if name not in header]
-        if missing:
-            raise UserError(f"metadata/{problem}.csv lacks {', '.join(missing)}: give the metadata as CodeNet has it")
-        rows = [dict(zip(header, row, strict=False)) for row in reader]
+        rows = [row for row in reader if row.get("language") == "Python"]
     except csv.Error as error:
         raise UserError(f"metadata/{problem}.csv is not a CSV file ({error})") from None
-    return [row for row in rows if row.get("language") == "Python"]
+    if missing := [name for name in _COLUMNS if name not in (reader.fieldnames or ())]:
+        raise UserError(f"metadata/{problem}.csv lacks {', '.join(missing)}: give the metadata as CodeNet has it")
+    return rows
 
 
 def _submission(row: Mapping[str, str]) -> Submission | str:
     """The submission of a row, or why the row is left out."""
-    text = {name: row.get(name, "").strip() for name in _COLUMNS}
+    text = {name: row[name].strip() for name in _COLUMNS}
     if text["status"] in NOT_JUDGED:
         return UNJUDGED
     if text["status"] and text["status"] not in STATUSES:
         return f"{UNKNOWN_STATUS} {text['status']!r}"
     ran = text["status"] != "Compile Error"
     measured = ("cpu_time", "memory", "code_size") if ran else ("code_size",)
-    if not all(text[name] for name in ("submission_id", "problem_id", "original_language", "status", *measured)):
-        return EMPTY_FIELD
-    if not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
-        return NEGATIVE_FIELD
+    filled = all(text[name] for name in ("submission_id", "problem_id", "original_language", "status"))
+    if not filled or not all(text[name].isdecimal() and len(text[name]) <= _DIGITS for name in measured):
+        return BAD_FIELD
     named = _VERSION.match(text["original_language"])
     if named and named[1] == "2":
         return PYTHON_2
@@ -245,18 +241,6 @@ def _program(source: bytes) -> str:
         return ""
 
 
-def _refusal(submissions: Sequence[Submission]) -> Refuse:
-    """Why a program is left out after all: it may be in Python 2, or its compile error was that of another Python."""
-    python_3 = frozenset(one.id for one in submissions if one.python_3)
-
-    def refuse(candidate: Candidate) -> str | None:
-        if candidate.status is Status.COMPILE_ERROR:
-            return COMPILES if _compiles(candidate.program) else None
-        return None if candidate.origin in python_3 or _compiles(candidate.program) else NOT_PYTHON_3
-
-    return refuse
-
-
 def _compiles(program: str) -> bool:
     try:
         with warnings.catch_warnings():
@@ -265,13 +249,3 @@ def _compiles(program: str) -> bool:
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         return False
     return True
-
-
-def _digest(problem: str, statement: Statement, rows: Iterable[Mapping[str, str]], sources: Sources) -> int:
-    """A digest of a problem's statement, Python rows and sources."""
-    content = hashlib.sha256(f"{problem}\0{statement}".encode())
-    for row in rows:
-        content.update("\0".join(row.values()).encode())
-    for name in sorted(sources):
-        content.update(name.encode() + b"\0" + hashlib.sha256(sources[name] or b"").digest())
-    return int.from_bytes(content.digest(), "big")

@@ -18,7 +18,6 @@ import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -33,8 +32,8 @@ LARGEST_DESCRIPTIONS = 1 << 32
 LARGEST_HEADER = 1 << 14
 """Bytes of a header before a member of an archive. `tarfile` takes a time that grows with the square of the size."""
 
-Read = Callable[[int], bytes | None]
-"""Reads a file of at most so many bytes, once and while it is the current one; None: it is larger."""
+File = tuple[str, int, Callable[[], bytes]]
+"""The name of a file, its size in bytes, and what reads it, once and while it is the current one."""
 Sources = Mapping[str, bytes | None]
 """The sources of a problem by submission; None for a file over `LARGEST_SOURCE`."""
 
@@ -58,14 +57,15 @@ def read_descriptions(paths: Collection[Path]) -> tuple[dict[str, str], dict[str
     pages: dict[str, str] = {}
     holds_sources, total = False, 0
     for path in paths:
-        for name, read in _files(path):
+        for name, size, read in _files(path):
             match = _DESCRIPTION.search(name)
             if match is None:
                 holds_sources = holds_sources or _SOURCE.search(name) is not None
                 continue
-            content = read(LARGEST_PART)
-            if content is None:
+            if size > LARGEST_PART:
                 raise UserError(f"{path}: {name!r} has more than {LARGEST_PART} bytes, as no file of CodeNet has")
+            with _reading(path):
+                content = read()
             if match[1] == "metadata":  # most rows are of other languages
                 lines = io.BytesIO(content)
                 content = lines.readline() + b"".join(line for line in lines if b",Python," in line)
@@ -86,22 +86,28 @@ def read_descriptions(paths: Collection[Path]) -> tuple[dict[str, str], dict[str
 def read_sources(paths: Collection[Path], wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:
     """Each wanted problem once with its sources: in the order of folders and archives, then those without any.
 
+    Sources of a problem that are not next to each other count as missing, but for the first of them.
+
     Raises:
-        UserError: a file cannot be read, an archive is damaged, or the sources of a problem are in several places or
-            too large together.
+        UserError: a file cannot be read, an archive is damaged, or the sources of a problem are too large together.
     """
     seen: set[str] = set()
     for path in paths:
-        files = ((match, read) for name, read in _files(path) if (match := _SOURCE.search(name)) and match[1] in wanted)
+        files = (
+            (match, size, read)
+            for name, size, read in _files(path)
+            if (match := _SOURCE.search(name)) and match[1] in wanted
+        )
         for problem, own in groupby(files, lambda file: file[0][1]):
             if problem in seen:
-                raise UserError(f"the sources of {problem} are in several places of the input: give one copy of them")
+                continue
             seen.add(problem)
             sources: dict[str, bytes | None] = {}
             total = 0
-            for match, read in own:
-                source = sources[match[2]] = read(LARGEST_SOURCE)
-                total += len(source or b"")
+            for match, size, read in own:
+                with _reading(path):
+                    sources[match[2]] = read() if size <= LARGEST_SOURCE else None
+                total += min(size, LARGEST_SOURCE)
                 if total > LARGEST_PART:
                     raise UserError(f"{path}: the sources of {problem} have more than {LARGEST_PART} bytes")
             yield problem, sources
@@ -110,22 +116,18 @@ def read_sources(paths: Collection[Path], wanted: Collection[str]) -> Iterator[t
             yield problem, {}
 
 
-def _files(path: Path) -> Iterator[tuple[str, Read]]:
+def _files(path: Path) -> Iterator[File]:
     return _folder_files(path) if path.is_dir() else _archive_files(path)
 
 
-def _folder_files(root: Path) -> Iterator[tuple[str, Read]]:
+def _folder_files(root: Path) -> Iterator[File]:
     for folder in (root / "metadata", root / "problem_descriptions", *sorted(root.glob("data/*/Python"))):
         if folder.is_dir():
             with _reading(folder), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False):
-                        yield f"{folder.relative_to(root)}/{entry.name}", partial(_read_file, entry.path)
-
-
-def _read_file(path: str, most: int) -> bytes | None:
-    with _reading(path), Path(path).open("rb", buffering=0) as handle:
-        return handle.read() if os.fstat(handle.fileno()).st_size <= most else None
+                        path = Path(entry.path)
+                        yield str(path.relative_to(root)), entry.stat().st_size, path.read_bytes
 
 
 class _Member(tarfile.TarInfo):
@@ -153,21 +155,15 @@ class _Member(tarfile.TarInfo):
         raise tarfile.ReadError("a sparse file, whose map may have no end")
 
 
-def _archive_files(path: Path) -> Iterator[tuple[str, Read]]:
+def _archive_files(path: Path) -> Iterator[File]:
     with _reading(path), tarfile.open(path, tarinfo=_Member, encoding="utf-8") as archive:
         while (member := archive.next()) is not None:
             archive.pax_headers = {}  # as the members, it would grow with the archive
             archive.members.clear()  # type: ignore[attr-defined]
             if member.size < 0:  # of an extended header
                 raise tarfile.ReadError("a member has a negative size")
-            if member.isreg():
-                yield member.name, partial(_read_member, path, archive, member)
-
-
-def _read_member(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, most: int) -> bytes | None:
-    with _reading(path):
-        file = archive.extractfile(member) if member.size <= most else None
-        return None if file is None else file.read()
+            if member.isreg() and (file := archive.extractfile(member)):
+                yield member.name, member.size, file.read
 
 
 @contextmanager

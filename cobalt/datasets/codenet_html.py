@@ -53,13 +53,11 @@ class Statement:
         text: Markdown, samples included; "" for a page without text.
         samples: Pairs of an input and its output, each ending with a newline.
         has_constraints: Whether a section is headed as the constraints.
-        figures: Number of figures, which are lost; the text has `FIGURE` in their place.
     """
 
     text: str
     samples: tuple[tuple[str, str], ...]
     has_constraints: bool
-    figures: int
 
 
 def read_statement(page: str) -> Statement:
@@ -72,7 +70,6 @@ def read_statement(page: str) -> Statement:
         text=_markdown(blocks),
         samples=_samples(blocks),
         has_constraints=any(_CONSTRAINTS.match(_title(block)) for block in blocks),
-        figures=sum(block.text.count(FIGURE) for block in blocks),
     )
 
 

@@ -8,7 +8,6 @@ sandbox (`cobalt.datasets.recorder`). A problem whose reference its check or the
 import ast
 import inspect
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -35,12 +34,9 @@ from cobalt.datasets.sources import (
 from cobalt.episode import load_prompts
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite
-from cobalt.stage.errors import last_line
 from cobalt.stage.progress import track
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally
-
-logger = logging.getLogger(__name__)
 
 DATA_SET = "openai/openai_humaneval"
 REFUSED = "the check or the judge refuses the reference"
@@ -96,7 +92,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
                 tally["calls"] += sum(script.count("\n") + 1 for script in suite.inputs)
                 instruction = prompts.first_turn(task.question, task.fn_name)
                 records.append(problem_record(task.id, task.question, instruction, suite, suite.select(()), suite))
-            write_counted(result, records, tally, [REFUSED], ["calls"])
+            write_counted(result, records, tally)
     return problems_made(result.summary, "HumanEval", settings.output_file)
 
 
@@ -115,21 +111,13 @@ async def recorded_suite(task: Task, judge: LocalJudge) -> TestSuite | None:
     """
     request = json.dumps({"program": task.reference, "fn_name": task.fn_name, "check": task.check})
     run = await judge.execute(inspect.getsource(recorder), request)
-    calls = None if isinstance(run, str) else decoded(run.stdout)
-    if isinstance(run, str):
-        why = run
-    elif run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
-        why = last_line(run.stderr.decode("utf-8", "replace")) or run.end
-    elif not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
-        why = "no call of its function by its check could be recorded"  # such as where the reference writes as well
-    else:
-        suite = TestSuite(("\n".join(calls),), (task.check,), task.fn_name, True, prelude=task.helpers)
-        result = await judge.judge(task.reference, suite)
-        if result.all_passed:
-            return suite
-        why = f"the judge says {result.verdicts[0].kind}"
-    logger.warning("%s is left out, because its reference is refused: %s", task.id, why)
-    return None
+    if isinstance(run, str) or run.end != "exit" or run.status != 0 or run.output_bytes > judge.settings.output_bytes:
+        return None
+    calls = decoded(run.stdout)
+    if not calls or not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
+        return None  # such as where the reference writes as well
+    suite = TestSuite(("\n".join(calls),), (task.check,), task.fn_name, True, prelude=task.helpers)
+    return suite if (await judge.judge(task.reference, suite)).all_passed else None
 
 
 def _task(row: Mapping[str, Any]) -> Task:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pydantic.dataclasses
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from cobalt.datasets.sources import (
     InstructionPrompts,
@@ -33,6 +35,7 @@ from cobalt.judge.calling import call_input, canonical_json
 from cobalt.judge.prelude import GRADERS
 from cobalt.problems.problem import TestSuite
 from cobalt.stage.errors import UserError, naming
+from cobalt.stage.records import checked
 from cobalt.stage.rows import decode_json
 from cobalt.stage.run import OptionalInput, Outcome, problems_made, stage, whole
 from cobalt.stage.tally import Tally
@@ -51,6 +54,15 @@ OUTSIDE, CALLED = "outside the dates", "of them called functions"
 _MOST_OPCODES = 16  # Python writes up to five
 _COPIED = ("question_id", "question_title", "platform", "contest_id", "contest_date")
 _CUTS = ("\nExample 1:\n\n", "\nSample Input 1\n\n")
+
+
+class _Test(TypedDict):
+    input: str
+    output: str
+    testtype: str
+
+
+_TESTS = TypeAdapter(list[_Test])
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -102,7 +114,7 @@ def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
             yield problem.record
 
     with whole(settings.output_file, arguments, [source]) as result:
-        write_counted(result, problems(), tally, [OUTSIDE], [CALLED], prefix="")
+        write_counted(result, problems(), tally)
     return problems_made(result.summary, "LiveCodeBench", settings.output_file)
 
 
@@ -165,8 +177,6 @@ def decode_private_tests(text: str, limit: int = DECODED_BYTES) -> Any:
         raise UserError(f"field {name!r} is neither JSON nor base64 of zlib's format") from None
     if len(pickled) > limit:
         raise UserError(f"field {name!r} unpacks to more than {limit} bytes, which no real problem does")
-    if not unpacker.eof:
-        raise UserError(f"field {name!r} ends in the middle of its compressed data")
     return _json(_pickled_text(pickled), name)
 
 
@@ -186,7 +196,7 @@ def _pickled_text(pickled: bytes) -> str:
     return texts[0]
 
 
-def _function(row: Mapping[str, Any], tests: list[dict[str, str]]) -> str | None:
+def _function(row: Mapping[str, Any], tests: list[_Test]) -> str | None:
     """The function to call, or None for a problem on standard input."""
     kinds = {test["testtype"] for test in tests}
     if kinds == {"stdin"}:
@@ -200,7 +210,7 @@ def _function(row: Mapping[str, Any], tests: list[dict[str, str]]) -> str | None
     return name
 
 
-def _suite(tests: list[dict[str, str]], fn_name: str | None) -> TestSuite:
+def _suite(tests: list[_Test], fn_name: str | None) -> TestSuite:
     inputs, outputs = [test["input"] for test in tests], [test["output"] for test in tests]
     if fn_name is not None:
         lines = [[line for line in stdin.split("\n") if line.strip()] for stdin in inputs]
@@ -209,13 +219,9 @@ def _suite(tests: list[dict[str, str]], fn_name: str | None) -> TestSuite:
     return TestSuite(tuple(inputs), tuple(outputs), fn_name)
 
 
-def _tests(value: object, name: str) -> list[dict[str, str]]:
-    keys = ("input", "output", "testtype")
-    if not isinstance(value, list) or not all(
-        isinstance(test, dict) and all(isinstance(test.get(key), str) for key in keys) for test in value
-    ):
-        raise UserError(f"field {name!r} is not a list of tests with the strings 'input', 'output' and 'testtype'")
-    return value
+def _tests(value: object, name: str) -> list[_Test]:
+    with naming(f"field {name!r}"):
+        return checked(_TESTS, value)
 
 
 def _json(text: str, name: str) -> Any:

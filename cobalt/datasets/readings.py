@@ -8,7 +8,7 @@ and blanks within texts; it is kept as a named option.
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cobalt.datasets.recorder import source_of
 from cobalt.judge import Judge
@@ -126,17 +126,13 @@ def _word(item: object) -> str:
         return encode_json(item)
 
 
-def text_readings(
-    inputs: Sequence[object], outputs: Sequence[object], likelier: Literal["words", "lines"] = "words"
-) -> tuple[TestSuite, ...]:
-    """The suites that a data set's texts may mean: lists as words (the paper) or as lines (APPS's and TACO's graders).
+def text_readings(inputs: Sequence[object], outputs: Sequence[object]) -> tuple[TestSuite, ...]:
+    """The suites that a data set's texts may mean: lists as words (the paper), then as lines (graders of both).
 
-    The likelier reading comes first. Raises as `text_suite`.
+    Raises as `text_suite`.
     """
     words, lines = text_suite(inputs, outputs), text_suite(inputs, outputs, "\n")
-    if words == lines:
-        return (words,)
-    return (words, lines) if likelier == "words" else (lines, words)
+    return (words,) if words == lines else (words, lines)
 
 
 async def passed_reading(judge: Judge, programs: Sequence[str], readings: Sequence[TestSuite]) -> TestSuite | None:

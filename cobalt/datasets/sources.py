@@ -5,7 +5,7 @@ makes the first message of it.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -56,16 +56,10 @@ def local_rows(path: Path) -> Iterator[Row]:
 
 
 def hub_rows(name: str, split: str, revision: str, config: str | None = None) -> Iterator[Row]:
-    """The rows of a data set, streamed.
+    """The rows of a split of a data set on the Hub (`owner/name`), or of a folder that `datasets` reads, streamed.
 
-    Args:
-        name: `owner/name` on the Hub, or a folder of files that `datasets` reads.
-        split: Its split.
-        revision: Branch, tag or commit.
-        config: Its configuration; None: the default one.
-
-    Raises:
-        UserError: the rows cannot be read, or there is no such split.
+    Without `config` those of its default configuration. Raises UserError if the rows cannot be read, or there is no
+    such split.
     """
     with _asking(name):
         import datasets
@@ -142,27 +136,24 @@ async def judge_each(
     return Outcome(summary=summary)
 
 
-def write_counted(
-    result: Whole,
-    problems: Iterable[Mapping[str, Any]],
-    tally: Tally,
-    reasons: Sequence[str] = (),
-    parts: Sequence[str] = (),
-    prefix: str = "left out: ",
-) -> None:
+def write_counted(result: Whole, problems: Iterable[Mapping[str, Any]], tally: Tally) -> None:
     """Write the records of problems and the counts of the tally, which reading the problems fills.
 
-    `reasons` to leave rows out are counted even if there was no such row; in the summary `prefix` stands before each
-    reason. `parts` are further counts, about what is kept. Raises UserError if no problem is left.
+    Raises UserError if no problem is left.
     """
     for problem in problems:
         tally["kept"] += 1
         result.write([problem])
+    check_kept(tally)
+    left_out = {f"left out: {why}": tally[why] for why in tally.first}
+    others = {name: number for name, number in tally.items() if name not in tally.first}
+    result.summary = with_first({"problems": {"read": others.pop("read"), **left_out, **others}}, tally)
+
+
+def check_kept(tally: Tally) -> None:
+    """Raise UserError if no row was kept as a problem; it has the counts, and the first row that cannot be read."""
     if not tally["kept"]:
-        raise none_left(tally, tally.first)
-    left_out = {f"{prefix}{why}": tally[why] for why in dict.fromkeys((*reasons, *tally.first))}
-    counts = {"read": tally["read"], **left_out, **{name: tally[name] for name in ("kept", *parts)}}
-    result.summary = with_first({"problems": counts}, tally)
+        raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
 
 
 def problem_record(
@@ -174,20 +165,13 @@ def problem_record(
     return {"id": identifier, **more, "question": question, "instruction": instruction, **tests}
 
 
-def none_left(counts: Mapping[str, int], first: Mapping[str, Sequence[str]]) -> UserError:
-    """What to raise where no row became a problem; it has the counts, and the first row that cannot be read."""
-    return UserError(f"no problem is left ({in_words(counts)}{first_malformed(first)})")
-
-
 def field_of(row: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    """A field that every row of a data set has, of one of the `kinds` (`str`, `int`); without kinds also null.
+    """A field that every row of a data set has, of one of the `kinds` (`str`, `int`).
 
     Raises UserError, which names the field, if it is missing or of another type.
     """
-    if not kinds and name not in row:
-        raise UserError(f"field {name!r} is missing")
     value = row.get(name)
-    if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
+    if not isinstance(value, kinds) or isinstance(value, bool):
         wanted = " or ".join(_NAMES[kind] for kind in kinds)
         raise UserError(f"field {name!r} is missing or of a wrong type: it must be {wanted}")
     return value

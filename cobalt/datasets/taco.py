@@ -31,6 +31,7 @@ from cobalt.datasets.sources import (
     hub_rows,
     judge_each,
     local_rows,
+    texts_of,
     with_starter_code,
 )
 from cobalt.episode import PromptSet, load_prompts
@@ -279,8 +280,9 @@ def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Task | Rule:
     identifier = field_of(row, "id", str, int)
     question = field_of(row, "question", str)
     difficulty = row.get("difficulty")
-    solutions = _solutions(row)
-    tests = decoded(field_of(row, "input_output"))
+    recorded = decoded(row.get("solutions"))  # in BAAI/TACO the JSON of a list
+    solutions = texts_of({"solutions": recorded}, "solutions") if row.get("solutions") is not None else []
+    tests = decoded(row.get("input_output"))
     if not isinstance(tests, dict):
         return Rule.TYPES
     inputs, outputs, fn_name = (tests.get(name) for name in ("inputs", "outputs", "fn_name"))
@@ -316,15 +318,6 @@ def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Task | Rule:
         tuple(f"{solution.strip()}{call}" for solution in solutions),
         len(inputs) - len(selected),
     )
-
-
-def _solutions(row: Mapping[str, Any]) -> list[str]:
-    """Recorded solutions: a list, or, in BAAI/TACO, its JSON string; null if there are none."""
-    value = field_of(row, "solutions")
-    solutions = [] if value is None else decoded(value)
-    if not isinstance(solutions, list) or not all(isinstance(solution, str) for solution in solutions):
-        raise UserError("field 'solutions' is not a list of strings")
-    return solutions
 
 
 def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:

@@ -9,11 +9,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, Field, StrictInt, StrictStr
 
 from cobalt.hacking.categories import NOT_CLASSIFIED, OUTCOMES
 from cobalt.problems.problem import ProblemId
@@ -37,27 +36,25 @@ SECTIONS = {
 """What the classifier is shown of an event: the names of sections, and the fields of their texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class HackingEvent:
+def _outcome(category: object) -> str:
+    outcome = NOT_CLASSIFIED if category is None else str(category).replace("_", " ").casefold().strip()
+    if outcome not in OUTCOMES:
+        raise UserError(f"category {category!r} is none of {', '.join(OUTCOMES)}")
+    return outcome
+
+
+class HackingEvent(BaseModel, frozen=True):
     """One program that passes a perturbed test; its turn counts from 0, and its category is one of `OUTCOMES`."""
 
-    problem: ProblemId
-    sample: int
-    turn: int
-    category: str
-    program: str | None = None
-
-
-class _Event(BaseModel):
-    id: StrictStr | StrictInt
+    problem: StrictStr | StrictInt = Field(alias="id")
     sample: StrictInt
     turn: StrictInt
-    category: StrictStr | None = None
-    current_code: StrictStr | None = None
+    category: Annotated[str, BeforeValidator(_outcome)] = NOT_CLASSIFIED
+    program: StrictStr | None = Field(None, alias="current_code")
 
 
 def read_events(path: Path) -> list[HackingEvent]:
-    """Read which programs of a run are events, and their categories.
+    """Read which programs of a run are events, and their categories; of one that occurs twice, the last record.
 
     Raises:
         UserError: an unreadable file, or a record without `id`, `sample` and `turn` or with an unknown category.
@@ -65,15 +62,8 @@ def read_events(path: Path) -> list[HackingEvent]:
     events: dict[tuple[ProblemId, int, int], HackingEvent] = {}
     for position, record in read_rows(path):
         with naming(f"{path}, {position}"):
-            event = checked(_Event, record)
-            recorded = NOT_CLASSIFIED if event.category is None else event.category
-            category = recorded.replace("_", " ").casefold().strip()
-            if category not in OUTCOMES:
-                raise UserError(f"category {event.category!r} is none of {', '.join(OUTCOMES)}")
-            key = (event.id, event.sample, event.turn)
-            if key in events:
-                raise UserError(f"problem {event.id!r}, sample {event.sample}, turn {event.turn} is there twice")
-        events[key] = HackingEvent(*key, category, event.current_code)
+            event = checked(HackingEvent, record)
+        events[event.problem, event.sample, event.turn] = event
     return list(events.values())
 
 
@@ -106,10 +96,8 @@ def tempted_turns(path: Path) -> int | None:
     Raises:
         UserError: the manifest cannot be read.
     """
-    value: Any = read_summary(path)
-    for name in (LOOKED_AT, TEMPTED):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, int) else None
+    count: int | None = (read_summary(path) or {}).get(LOOKED_AT, {}).get(TEMPTED)
+    return count
 
 
 def content_key(event: Mapping[str, Any]) -> str:

@@ -55,15 +55,10 @@ def build_pocket_world(
     *,
     problems_only: bool = False,
 ) -> PocketWorld:
-    """Make the world of `seed` in `output_dir`, or what is missing of it.
+    """Make the world of `seed` in `output_dir`, or what is missing of it; the flags of `cobalt.pocket` say more.
 
-    Args:
-        output_dir: Made if missing.
-        seed: Decides problems, demonstrations and weights.
-        sizes: Problems for each split, by default `SIZES` (600, 400, 100).
-        recipe: Size and training of the seed model, by default a few minutes' worth on two cores.
-        open_share: How often (0 to 1) an operation is asked for by its open sentence, where it has one.
-        problems_only: Make no seed model.
+    `sizes` are the problems of each split, by default 600, 400 and 100. `recipe` is the size and training of the seed
+    model, by default a few minutes' worth on two cores.
 
     Raises:
         UserError: `output_dir` cannot be written, or holds a world of other settings.

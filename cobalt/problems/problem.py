@@ -214,13 +214,7 @@ def load_problems(path: Path) -> list[Problem]:
 def choose_problems(
     problems: Sequence[Problem], source: Path, limit: int | None = None, ids: Sequence[str] = ()
 ) -> list[Problem]:
-    """The problems of a file that a command works on, in the order of the file.
-
-    Args:
-        problems: All problems of the file.
-        source: The file, for messages.
-        limit: Only the first so many of those with `ids`.
-        ids: As text; empty: all problems.
+    """Of all problems of a file the first `limit` of those with `ids` (as text; empty: all), in the file's order.
 
     Raises:
         UserError: the limit is below 1, or the file has no problem with one of the ids; the id is named.

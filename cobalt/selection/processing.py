@@ -6,13 +6,15 @@ run leaves no result and starts over; the same command gives the same bytes.
 """
 
 import asyncio
+import os
 import random
 import shlex
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import IO, Annotated, Any, get_args
+from typing import IO, Annotated, Any
 
 import pydantic.dataclasses
 
@@ -25,7 +27,7 @@ from cobalt.judge.opening import using_judge
 from cobalt.problems.problem import Problem, TestSuite
 from cobalt.selection.augmentation import impossible_feedback, perturbed_tests
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory, read_scored
-from cobalt.selection.segmentation import Context, SolvedRule, StopRule, context, cut
+from cobalt.selection.segmentation import Context, SolvedRule, context, cut
 from cobalt.selection.selection import authors_solved_at_first_turn, select, solved_at_first_turn
 from cobalt.stage.errors import UserError, naming, tally
 from cobalt.stage.progress import track
@@ -40,9 +42,6 @@ _PROGRAMS_AT_A_TIME = 64  # sent to the judge together
 
 _SOLVED = "dropped: every first program is right"
 _PROBLEM_TOO_LONG = "dropped: the problem is over the token limit"
-_UNCHANGING = "dropped: no turn changes the pass rate"
-_NEVER_RIGHT = "dropped: never right"
-_DOWN_SAMPLED = "dropped: down-sampling"
 _NOTHING_LEFT = "dropped: no state of it is left"
 _TOO_LONG = "dropped: over the token limit"
 _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
@@ -125,7 +124,7 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
     return Outcome(
         summary=summary,
         title=f"Contextual prompts: {settings.output_file}",
-        tables=() if summary["trajectories"]["kept"] else [first_turns],
+        tables=() if "kept" in summary["trajectories"] else [first_turns],
         wrote=str(settings.output_file),
         next=f"python preproc/verl_preproc_multi_turn.py --train_file {train} --validation_file {validation} -o ROWS"
         f" --model {shlex.quote(model)}, where FILE has prompts of {other}",
@@ -135,7 +134,6 @@ async def select_prompts(settings: ProcessingSettings, judge: Judge | None = Non
 async def _select(settings: ProcessingSettings, model: str, judge: Judge) -> Summary:
     """Write the prompts, measured with the tokenizer of `model`, and return the counts."""
     prompts = load_prompts(settings.prompts)
-    next(read_scored(settings.input_file, settings.num_turns))  # report bad input before loading a tokenizer (seconds)
     counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
     find_perturbed = perturbed_tests(settings.perturbed_file) if settings.perturbed_ratio else None
     arguments: dict[str, Any] = {"stage": "trajectories", "tokenizer": counter.fingerprint}
@@ -174,20 +172,19 @@ class _Spool:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._starts = [0]
+        self._spans: list[tuple[int, int]] = []  # offset and length
 
     def append(self, row: dict[str, Any]) -> int:
         """Append a row, and return its number."""
         line = (encode_json(row, ensure_ascii=False) + "\n").encode()
-        self._file.seek(self._starts[-1])
-        self._file.write(line)
-        self._starts.append(self._starts[-1] + len(line))
-        return len(self._starts) - 2
+        self._spans.append((self._file.seek(0, os.SEEK_END), self._file.write(line)))
+        return len(self._spans) - 1
 
     def line(self, number: int) -> bytes:
         """The line of a row."""
-        self._file.seek(self._starts[number])
-        return self._file.read(self._starts[number + 1] - self._starts[number])
+        offset, length = self._spans[number]
+        self._file.seek(offset)
+        return self._file.read(length)
 
     def row(self, number: int) -> dict[str, Any]:
         """A row."""
@@ -195,44 +192,27 @@ class _Spool:
         return row
 
 
+@dataclass(slots=True)
 class _Cutter:
     """Selects trajectories, cuts them, measures prompts, writes these to a spool, and counts what each rule does.
 
-    Attributes:
-        rows: Numbers of the prompts in the spool.
-        candidates: Numbers in the spool of what could become a perturbed copy of a prompt.
-        counts: Counts by group.
+    `rows` are the numbers of the prompts in the spool, and `candidates` those of what could become perturbed copies.
     """
 
-    def __init__(
-        self,
-        settings: ProcessingSettings,
-        counter: PromptTokenCounter,
-        find_perturbed: Callable[[Problem], TestSuite | None] | None,
-        spool: _Spool,
-    ) -> None:
-        self._settings = settings
-        self._counter = counter
-        self._find_perturbed = find_perturbed
-        self.spool = spool
-        self.rows: list[int] = []
-        self.candidates: list[int] = []
-        # Every rule has a count from the start, in order of application, so that one that drops nothing is listed too.
-        dropped = (_UNCHANGING, _NEVER_RIGHT, _DOWN_SAMPLED, _PROBLEM_TOO_LONG, _NOTHING_LEFT)
-        turns = map(_outcome, range(settings.num_turns + 1))
-        names = {
-            "problems": ("read", _SOLVED, _PROBLEM_TOO_LONG, "kept"),
-            "trajectories": ("read", *dropped, "kept"),
-            "prompts": (*map(_rule_name, get_args(StopRule)), _TOO_LONG, *turns),
-        }
-        self.counts = {group: Counter(dict.fromkeys(rules, 0)) for group, rules in names.items()}
+    settings: ProcessingSettings
+    counter: PromptTokenCounter
+    find_perturbed: Callable[[Problem], TestSuite | None] | None
+    spool: _Spool
+    rows: list[int] = field(default_factory=list)
+    candidates: list[int] = field(default_factory=list)
+    counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def add(self, groups: Sequence[ScoredProblem]) -> None:
         """Put the prompts of some problems, which are measured as one batch, into the spool."""
         problems, trajectories = self.counts["problems"], self.counts["trajectories"]
         chosen = [cuts for group in groups if (cuts := self._select(group))]
         chains = [[state.messages for state in states] for cuts in chosen for _, states in cuts]
-        fitting = iter(self._counter.count_fitting(chains, self._settings.max_prompt_tokens))
+        fitting = iter(self.counter.count_fitting(chains, self.settings.max_prompt_tokens))
         for cuts in chosen:
             counts = list(islice(fitting, len(cuts)))
             selected = [scored for scored, _ in cuts if scored is not None]
@@ -255,7 +235,7 @@ class _Cutter:
 
         The problem alone where no trajectory is selected; nothing where the problem is too easy.
         """
-        settings, trajectories = self._settings, self.counts["trajectories"]
+        settings, trajectories = self.settings, self.counts["trajectories"]
         self.counts["problems"]["read"] += 1
         with naming(f"{settings.input_file}: record {group.problem.id!r}, by --authors_selection"):
             solved = authors_solved_at_first_turn if settings.authors_selection else solved_at_first_turn
@@ -266,14 +246,12 @@ class _Cutter:
             group, settings.max_trajectories, is_test=settings.is_test, authors=settings.authors_selection
         )
         trajectories["read"] += len(group.trajectories)
-        trajectories[_UNCHANGING] += selection.unchanging
-        trajectories[_NEVER_RIGHT] += selection.never_solved
-        trajectories[_DOWN_SAMPLED] += selection.not_needed
+        trajectories.update(selection.dropped)
         cuts: list[tuple[ScoredTrajectory | None, list[Context]]] = []
         for scored in selection.selected:
             states, rule = cut(group, scored, settings.solved_rule)
             if rule is not None:
-                self.counts["prompts"][_rule_name(rule)] += settings.num_turns + 1 - len(states)
+                self.counts["prompts"][f"dropped: {rule.replace('_', ' ')}"] += settings.num_turns + 1 - len(states)
             cuts.append((scored, states))
         return cuts or [(None, [context(group, group.trajectories[0], 0)])]
 
@@ -293,17 +271,13 @@ class _Cutter:
         }
         row |= {name: problem.record[name] for name in ("difficulty", "source") if name in problem.record}
         self.rows.append(self.spool.append(row))
-        if trajectory is None or self._find_perturbed is None:
+        if trajectory is None or self.find_perturbed is None:
             return
-        perturbed = self._find_perturbed(problem)
+        perturbed = self.find_perturbed(problem)
         if perturbed is not None:
             candidate = {"row": self.rows[-1], "response": trajectory.turns[state.turn - 1].response}
             candidate |= {"true": problem.public_tests.to_record(), "perturbed": perturbed.to_record()}
             self.candidates.append(self.spool.append(candidate))
-
-
-def _rule_name(rule: StopRule) -> str:
-    return f"dropped: {rule.replace('_', ' ')}"
 
 
 def _outcome(turn: int) -> str:
@@ -326,16 +300,12 @@ async def _add_perturbed(
         suites = [TestSuite.parse(item[name]) for name in ("true", "perturbed")]
         return await impossible_feedback(judge, prompts, item["response"], *suites)
 
-    order = _shuffled(cutter.candidates, settings.seed)
-    counts = cutter.counts["perturbed prompts"] = Counter(
-        {"wanted": wanted, _NOT_IMPOSSIBLE: 0, _TOO_LONG: 0, "added": 0}
-    )
+    order = iter(_shuffled(cutter.candidates, settings.seed))
+    counts = cutter.counts["perturbed prompts"] = Counter(wanted=wanted)
     with track(total=wanted, desc="perturbed", unit="prompt") as progress:
-        while order and counts["added"] < wanted:
-            batch = min(wanted - counts["added"], _PROGRAMS_AT_A_TIME)
-            candidates = [cutter.spool.row(number) for number in order[:batch]]
-            del order[:batch]
-            messages = await asyncio.gather(*(feedback_on(item) for item in candidates))
+        while batch := list(islice(order, min(wanted - counts["added"], _PROGRAMS_AT_A_TIME))):
+            candidates = list(map(cutter.spool.row, batch))
+            messages = await asyncio.gather(*map(feedback_on, candidates))
             for item, feedback in zip(candidates, messages, strict=True):
                 if feedback is None:
                     counts[_NOT_IMPOSSIBLE] += 1

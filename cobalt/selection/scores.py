@@ -18,13 +18,7 @@ _TOLERANCE = 1e-6  # of a rate, because rates were written as decimals
 
 @dataclass(frozen=True, slots=True)
 class ScoredTrajectory:
-    """A trajectory and how many tests its programs pass; both lists have one entry for each turn that is used.
-
-    Attributes:
-        trajectory: The trajectory, perhaps with more turns.
-        public_passed: Public tests passed.
-        passed: Tests passed, public and hidden.
-    """
+    """A trajectory and how many tests its programs pass, public ones and all, in each turn that is used."""
 
     trajectory: Trajectory
     public_passed: list[int]
@@ -33,14 +27,7 @@ class ScoredTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class ScoredProblem:
-    """A problem and its scored trajectories.
-
-    Attributes:
-        problem: The problem.
-        trajectories: By sample.
-        public_tests: How many public tests there are.
-        tests: How many public and hidden tests there are.
-    """
+    """A problem, its trajectories by sample, and the numbers of its public tests and of all its tests."""
 
     problem: Problem
     trajectories: tuple[ScoredTrajectory, ...]
@@ -49,11 +36,9 @@ class ScoredProblem:
 
 
 def read_scored(path: Path, turns: int) -> Iterator[ScoredProblem]:
-    """Read the evaluated records of a multi-turn run, one at a time.
+    """Read the evaluated records of a multi-turn run, this project's or the authors', one at a time.
 
-    Args:
-        path: Result of eval_multi_turn.py, or the authors' file of the same fields.
-        turns: How many turns of each trajectory are used, counted from the first.
+    Of each trajectory the first `turns` turns are used.
 
     Raises:
         UserError: a record is malformed or not evaluated, or has fewer turns.

@@ -18,13 +18,9 @@ StopRule = Literal["public_passed_twice", "solved_again"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A conversation that the policy is asked to continue.
+    """A conversation that the policy is asked to continue: it has `turn` programs and ends with a user message.
 
-    Attributes:
-        problem: The problem.
-        turn: How many programs it contains.
-        messages: The conversation, ending with a user message.
-        best_pass_rate: Of its best program, over all tests, public and hidden; 0.0 without a program.
+    `best_pass_rate` is that of its best program, over all tests, public and hidden; 0.0 without a program.
     """
 
     problem: Problem
@@ -42,12 +38,7 @@ def usable_states(
     to say. `solved_again`: at state t the programs t and t+2 both pass every test. With three turns that can only be
     state 1, which drops right-wrong-right trajectories entirely. The authors' index is off by one there, and they do
     not say which two neighbours they meant. So the rule is either theirs ("paper", on which the published numbers
-    rest) or none ("off").
-
-    Args:
-        public_passed: Whether each program passes all public tests.
-        solved: Whether each program passes all tests.
-        solved_rule: "paper" or "off".
+    rest) or none ("off"). The lists say of each program whether it passes all public tests, and all tests.
     """
     for state in range(1, len(solved) + 1):
         if state >= 2 and public_passed[state - 1] and public_passed[state - 2]:
@@ -66,11 +57,7 @@ def context(group: ScoredProblem, scored: ScoredTrajectory, turn: int) -> Contex
 def cut(
     group: ScoredProblem, scored: ScoredTrajectory, solved_rule: SolvedRule = "paper"
 ) -> tuple[list[Context], StopRule | None]:
-    """The states of a selected trajectory that are used, and the rule that stopped it; see `usable_states`.
-
-    Returns:
-        The states from the problem alone on, which is the first and always there; and the rule.
-    """
+    """The states of a selected trajectory that are used, the problem alone first, and the rule of `usable_states`."""
     usable, rule = usable_states(
         [passed == group.public_tests for passed in scored.public_passed],
         [passed == group.tests for passed in scored.passed],

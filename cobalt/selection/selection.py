@@ -5,9 +5,8 @@ Everything is counted in tests passed, so that comparisons and ties are exact. O
 is read or written here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,17 @@ import numpy as np
 from cobalt.episode.record import decode_results
 from cobalt.selection.scores import ScoredProblem, ScoredTrajectory
 
+UNCHANGING = "dropped: no turn changes the pass rate"
+NEVER_RIGHT = "dropped: never right"
+DOWN_SAMPLED = "dropped: down-sampling"
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The outcome for one problem.
-
-    Attributes:
-        selected: Trajectories to cut into prompts, by sample.
-        unchanging: How many were dropped because no turn changed the number of tests passed.
-        never_solved: How many more were dropped because no program passes every test.
-        not_needed: How many of the rest down-sampling left out.
-    """
+    """The trajectories of a problem to cut into prompts, by sample, and how many others each rule has dropped."""
 
     selected: tuple[ScoredTrajectory, ...]
-    unchanging: int
-    never_solved: int
-    not_needed: int
+    dropped: Mapping[str, int]
 
 
 def solved_at_first_turn(group: ScoredProblem) -> bool:
@@ -54,13 +48,17 @@ def select(group: ScoredProblem, most: int, *, is_test: bool = False, authors: b
     unchanging = len(rated) - len(changing)
     if is_test:
         lowest = sorted(changing, key=lambda item: item[0])[:1]
-        return Selection(tuple(item[2] for item in lowest), unchanging, 0, len(changing) - len(lowest))
+        dropped = {UNCHANGING: unchanging, DOWN_SAMPLED: len(changing) - len(lowest)}
+        return Selection(tuple(item[2] for item in lowest), dropped)
     solved = [item for item in changing if item[1] == (1.0 if authors else group.tests)]
     subset: Callable[[Sequence[Any], int], list[int]] = _authors_subset if authors else max_variance_subset
     chosen = subset([item[0] for item in solved], most)
-    return Selection(
-        tuple(solved[index][2] for index in chosen), unchanging, len(changing) - len(solved), len(solved) - len(chosen)
-    )
+    dropped = {
+        UNCHANGING: unchanging,
+        NEVER_RIGHT: len(changing) - len(solved),
+        DOWN_SAMPLED: len(solved) - len(chosen),
+    }
+    return Selection(tuple(solved[index][2] for index in chosen), dropped)
 
 
 def authors_solved_at_first_turn(group: ScoredProblem) -> bool:
@@ -91,33 +89,22 @@ def _authors_subset(scores: Sequence[float], size: int) -> list[int]:
 
 
 def max_variance_subset(scores: Sequence[int], size: int) -> list[int]:
-    """Positions of the `size` scores with the largest variance (arXiv 2504.13818, Lemma 3.1 and Algorithm 2).
+    """Ascending positions of the `size` scores with the largest variance; all, where there are no more.
 
-    The best subset of a sorted list is its `size - k` lowest and `k` highest for some k from 0 to `size`. Each k
-    takes constant time with prefix sums, so the whole takes O(n log n). Of several best ones it is the one with the
-    smallest k; of equal scores the low end takes the first positions and the high end the last ones. The authors'
-    loop leaves k = `size` out, which costs no variance, and takes up to twice `size` where n is more than 16.
-
-    Args:
-        scores: Integers, any number of them.
-        size: How many to choose; all of them where there are no more.
-
-    Returns:
-        Ascending positions in `scores`.
+    By arXiv 2504.13818, Lemma 3.1 and Algorithm 2: the best subset of a sorted list is its `size - k` lowest and `k`
+    highest for some k from 0 to `size`. Of several best ones it is the one with the smallest k; of equal scores the low
+    end takes the first positions and the high end the last ones. The authors' loop leaves k = `size` out, which costs
+    no variance, and takes up to twice `size` where there are more than 16 scores.
     """
-    if size < 0:
-        raise ValueError(f"size is {size}: it must be 0 or more")
     count = len(scores)
     if count <= size:
         return list(range(count))
     order = sorted(range(count), key=lambda index: (scores[index], index))
-    sums = [0, *accumulate(scores[index] for index in order)]
-    squares = [0, *accumulate(scores[index] ** 2 for index in order)]
 
-    def scaled_variance(high: int) -> int:
-        low, start = size - high, count - high
-        total = sums[low] + sums[count] - sums[start]
-        return size * (squares[low] + squares[count] - squares[start]) - total**2
+    def scaled_variance(subset: list[int]) -> int:
+        chosen = [scores[index] for index in subset]
+        return size * sum(score**2 for score in chosen) - sum(chosen) ** 2
 
-    high = max(range(size + 1), key=scaled_variance)
-    return sorted(order[: size - high] + order[count - high :])
+    ends = [order[: size - high] + order[count - high :] for high in range(size + 1)]
+    best = max(ends, key=scaled_variance)
+    return sorted(best)

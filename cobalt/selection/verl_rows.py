@@ -239,8 +239,6 @@ def _convert(
 ) -> Outcome:
     """Write both splits; `data` is what `cobalt train --data` calls the rows."""
     sources = {"train": settings.train_file, "validation": settings.validation_file}
-    for path in sources.values():
-        next(read(path), None)  # report a file of another kind before loading a tokenizer, which takes seconds
     model = settings.model_name or recorded_policy(settings.train_file)
     counter = PromptTokenCounter(model, template_arguments(settings.chat_template_thinking))
     limit, source = settings.max_prompt_length, settings.data_source

@@ -24,11 +24,10 @@ class Tally(Counter[str]):
         first: For each reason to leave something out, the first few ids.
     """
 
-    def __init__(self, *, by_id: bool = False) -> None:
-        """Start without a count; `by_id` takes ids in their own order, for sources that are read in any order."""
+    def __init__(self) -> None:
+        """Start without a count."""
         super().__init__()
         self.first: dict[str, list[str]] = {}
-        self._by_id = by_id
 
     def leave_out(self, reason: str, identifier: object, number: int = 1) -> None:
         """Count what is left out for a reason: `number` items of the row or problem with this id."""
@@ -36,10 +35,8 @@ class Tally(Counter[str]):
         if not number:
             return
         ids = self.first.setdefault(reason, [])
-        if str(identifier) not in ids and (len(ids) < _IDS or self._by_id):
+        if str(identifier) not in ids and len(ids) < _IDS:
             ids.append(str(identifier))
-            if self._by_id:
-                ids[:] = sorted(ids)[:_IDS]
 
     def malformed(self, position: str, error: UserError, identifier: object = None) -> None:
         """Count a row that cannot be read; the summary names its id, where it stands, and what is wrong with it."""

@@ -9,12 +9,11 @@ A file has one group in each line (JSONL):
 Every field is required and no other field is allowed, so that a file of another version is refused instead of misread.
 """
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -56,7 +55,7 @@ class OfflineResponse:
 
     text: str
     status: Status
-    reward: Annotated[float, Field(strict=True)]
+    reward: Annotated[float, Field(strict=True, allow_inf_nan=False)]
     origin: str
     context: tuple[Message, ...]
 
@@ -81,38 +80,25 @@ class OfflineGroup:
     id: str
     problem_id: str
     source: str
-    messages: tuple[Message, ...]
-    responses: tuple[OfflineResponse, ...]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    responses: Annotated[tuple[OfflineResponse, ...], Field(min_length=2)]
     contrast: Contrast
 
     def __post_init__(self) -> None:
-        if not self.messages or self.messages[-1]["role"] != "user":
+        if self.messages[-1]["role"] != "user":
             raise UserError("field 'messages' must end with the user's message")
-        if len(self.responses) < 2:
-            raise UserError("field 'responses' must hold two or more")
         if self.contrast == "required" and len({one.status is Status.ACCEPTED for one in self.responses}) < 2:
             raise UserError("field 'responses' must hold one that is accepted and one that is not")
-        if not all(math.isfinite(response.reward) for response in self.responses):
-            raise UserError("field 'responses' holds a reward that is not a finite number")
-        turns = {len(response.context) for response in self.responses}
-        if len(turns) > 1:
-            raise UserError("field 'responses': the contexts of a group must have the same number of messages")
-        roles = [[message["role"] for message in response.context] for response in self.responses]
-        if any(own != ["assistant", "user"] * (len(own) // 2) for own in roles):
-            raise UserError("field 'context' must hold answers of the assistant, each followed by a user's message")
+        contexts = [[message["role"] for message in response.context] for response in self.responses]
+        if any(roles != ["assistant", "user"] * (len(contexts[0]) // 2) for roles in contexts):
+            raise UserError(
+                "field 'responses': the contexts of a group must have the same number of messages, each of the"
+                " assistant followed by one of the user"
+            )
 
     def prompt(self, response: OfflineResponse) -> list[Message]:
         """The messages that a response of the group answers."""
         return [*self.messages, *response.context]
-
-    def to_record(self) -> dict[str, Any]:
-        """The group as JSON-able values."""
-        return asdict(self)
-
-    @classmethod
-    def parse(cls, record: Mapping[str, Any]) -> "OfflineGroup":
-        """Read what `to_record` wrote; raises UserError, which names the field, if one is missing, unknown or bad."""
-        return checked(cls, record)
 
 
 def read_groups(path: Path) -> Iterator[OfflineGroup]:
@@ -121,11 +107,10 @@ def read_groups(path: Path) -> Iterator[OfflineGroup]:
     Raises:
         UserError: the file cannot be read or holds no group, an id occurs twice, or a group is malformed.
     """
-    empty = True
+    record = None
     for record in iterate_records(path):
-        empty = False
         with naming(f"{path}: group {record['id']!r}"):
-            group = OfflineGroup.parse(record)
+            group = checked(OfflineGroup, record)
         yield group
-    if empty:
+    if record is None:
         raise UserError(f"{path}: the file holds no group")

@@ -26,15 +26,10 @@ class RewardLevels:
     presentation_error: float = -0.3
     """Right but for white space or layout."""
     wrong_answer: float = -0.3
-    """A wrong output."""
     time_limit: float = -0.6
-    """Over the time limit."""
     memory_limit: float = -0.6
-    """Over the memory limit."""
     output_limit: float = -0.6
-    """Over the output limit."""
     runtime_error: float = -0.6
-    """Ended by an error."""
     compile_error: float = -1.0
     """Not a program."""
     no_code: float = -1.0

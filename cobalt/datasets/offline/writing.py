@@ -5,7 +5,6 @@ same file, and prompts and responses over the limit of length are left out.
 """
 
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,15 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cobalt.datasets.offline.contrast import Candidate, Refuse, make_groups
+from cobalt.datasets.offline.contrast import Candidate, make_groups
 from cobalt.datasets.offline.groups import OfflineGroup, Status
-from cobalt.datasets.offline.settings import PROBLEMS, TRAIN, VALIDATION, GroupSettings
+from cobalt.datasets.offline.settings import TRAIN, VALIDATION, GroupSettings
 from cobalt.datasets.offline.similarity import letters, similar_pairs
 from cobalt.episode import Message
 from cobalt.episode.chat_template import template_arguments
 from cobalt.episode.token_count import PromptTokenCounter
 from cobalt.stage.errors import UserError, tally
-from cobalt.stage.records import encode_record
 from cobalt.stage.rows import read_rows
 from cobalt.stage.run import Outcome, Whole, made, quoted
 from cobalt.stage.tally import Summary, Tally, with_first
@@ -56,7 +54,6 @@ class JudgedProblem:
     messages: Sequence[Message]
     candidates: Sequence[Candidate]
     record: Mapping[str, Any] | None = None
-    refuse: Refuse | None = None
 
 
 class GroupWriter:
@@ -73,7 +70,7 @@ class GroupWriter:
         Raises:
             UserError: there is no such policy, or its tokenizer has no chat template or no token that ends a response.
         """
-        self.problems, self.programs = Tally(by_id=True), Tally(by_id=True)
+        self.problems, self.programs = Tally(), Tally()
         self.groups: Counter[str] = Counter()
         self._settings, self._source = settings, source
         self._counter: PromptTokenCounter | None = None
@@ -101,40 +98,32 @@ class GroupWriter:
         return with_first(counts, self.problems, self.programs)
 
     def write(self, result: Whole, problems: Iterable[JudgedProblem], splits: Mapping[str, str]) -> None:
-        """Make the groups of each problem, and write them in the order of `splits` when all problems are read.
+        """Make the groups of each problem, and write them into the file of its split.
 
         Raises:
             UserError: a file cannot be written, or no group is left for one of them.
         """
-        slots: dict[tuple[str, str], tuple[int, int]] = {}
-        with tempfile.TemporaryFile(dir=self._settings.output_dir) as spool:
-            for problem in problems:
-                groups = self._groups(problem)
-                if not groups:
-                    continue
-                split = splits[problem.id]
-                self.problems[f"in {split}.jsonl"] += 1
-                self.groups[f"in {split}.jsonl"] += len(groups)
-                for group in groups:
-                    self.groups[EQUAL_REWARDS] += len({one.reward for one in group.responses}) == 1
-                    self.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in group.responses)
-                records = {split: [group.to_record() for group in groups]}
-                if problem.record is not None:
-                    records[PROBLEMS] = [dict(problem.record)]
-                for name, own in records.items():
-                    slots[name, problem.id] = (spool.tell(), spool.write(b"".join(map(encode_record, own))))
-            for path in self._settings.results:
-                if path.stem != PROBLEMS and not self.groups[f"in {path.name}"]:
-                    counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
-                    raise UserError(
-                        f"no group is left for {path.name} ({counts}): give more programs, a smaller --group_size,"
-                        " another --validation_share or another --seed"
-                    )
-                for problem_id in splits:
-                    if (path.stem, problem_id) in slots:
-                        offset, length = slots[path.stem, problem_id]
-                        spool.seek(offset)
-                        result.write_lines([spool.read(length)], path)
+        results = self._settings.results
+        for problem in problems:
+            groups = self._groups(problem)
+            if not groups:
+                continue
+            path = results[0].with_stem(splits[problem.id])
+            self.problems[f"in {path.name}"] += 1
+            self.groups[f"in {path.name}"] += len(groups)
+            for group in groups:
+                self.groups[EQUAL_REWARDS] += len({one.reward for one in group.responses}) == 1
+                self.groups[NONE_ACCEPTED] += all(one.status is not Status.ACCEPTED for one in group.responses)
+            result.write(map(asdict, groups), path)
+            if problem.record is not None:
+                result.write([problem.record], results[-1])
+        for path in results[:-1]:
+            if not self.groups[f"in {path.name}"]:
+                counts = f"problems: {tally(self.problems)}; programs: {tally(self.programs)}"
+                raise UserError(
+                    f"no group is left for {path.name} ({counts}): give more programs, a smaller --group_size,"
+                    " another --validation_share or another --seed"
+                )
 
     def _groups(self, problem: JudgedProblem) -> list[OfflineGroup]:
         """The groups of a problem; what becomes of it and its programs is counted."""
@@ -146,7 +135,7 @@ class GroupWriter:
                 self.programs[LONG_PROMPT] += len(problem.candidates)
                 return []
             fits = partial(self._fits, self._counter, problem.messages, alone)
-        grouped, became = make_groups(problem.id, problem.candidates, self._settings, fits, problem.refuse)
+        grouped, became = make_groups(problem.id, problem.candidates, self._settings, fits)
         for what, number in became.items():
             if what.startswith("dropped"):
                 self.programs.leave_out(what, problem.id, number)
@@ -164,9 +153,10 @@ class GroupWriter:
         self, counter: PromptTokenCounter, messages: Sequence[Message], alone: int, candidates: Sequence[Candidate]
     ) -> list[bool]:
         """Which responses fit after a prompt, which has `alone` tokens, and their contexts."""
-        longer = iter(counter.count([[*messages, *one.context] for one in candidates if one.context]))
-        prompts = [next(longer) if one.context else alone for one in candidates]
-        responses = counter.count_responses([one.response for one in candidates])
+        contexts = [one.response.context for one in candidates]
+        longer = iter(counter.count([[*messages, *context] for context in contexts if context]))
+        prompts = [next(longer) if context else alone for context in contexts]
+        responses = counter.count_responses([one.response.text for one in candidates])
         return [sum(tokens) <= self._settings.max_tokens for tokens in zip(prompts, responses, strict=True)]
 
 
@@ -191,22 +181,16 @@ def split_problems(settings: GroupSettings, statements: Mapping[str, str]) -> di
     evaluated = {letters(text): None for path in settings.evaluation_files for text in _evaluation_statements(path)}
     texts = [*firsts, *(text for text in evaluated if text not in firsts)]
     dropped = evaluated.keys() & firsts.keys()
-    leader = list(range(len(firsts)))
-
-    def lead(index: int) -> int:
-        while leader[index] != index:
-            index = leader[index]
-        return index
-
+    leader = list(range(len(firsts)))  # for each text the first of those like it
     for first, second in similar_pairs(texts, settings.similarity):
         if second < len(firsts):
-            one, other = sorted((lead(first), lead(second)))
-            leader[other] = one
+            one, other = sorted((leader[first], leader[second]))
+            leader = [one if index == other else index for index in leader] if one != other else leader
         elif first < len(firsts):
             dropped.add(texts[first])
     split = {}
     for index, text in enumerate(firsts):
-        drawn = hashlib.sha256(f"{settings.seed} {firsts[texts[lead(index)]]}".encode()).digest()
+        drawn = hashlib.sha256(f"{settings.seed} {firsts[texts[leader[index]]]}".encode()).digest()
         share = int.from_bytes(drawn[:8], "big") / 2**64
         split[text] = VALIDATION if share < settings.validation_share else TRAIN
     return {name: split[own[name]] for name in statements if own[name] not in dropped}
