@@ -39,7 +39,7 @@ living_members() {
   done 2> /dev/null
 }
 
-# A folder of this user alone: Ray gives everybody write access to its own (cobalt/serving/ray_serve.py, private_folder).
+# A folder of this user alone: Ray gives everybody write access to its own.
 private() {
   [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [[ $(stat -c %a "$1") == *00 ]]
 }

@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from cobalt.serving.children import variables
-from cobalt.serving.services import ServiceFlags
+from cobalt.serving.services import ServiceFlags, variables
 from cobalt.stage.cli import terminations_as_interrupts
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import CobaltError, UserError

@@ -9,7 +9,7 @@ import pytest
 from chromium import CHROMIUM, Chromium
 from support import locked_folder
 
-from cobalt.serving.children import started_servers, variables
+from cobalt.serving.services import started_servers, variables
 
 # A shell that is not interactive starts its background jobs with SIGINT ignored, which every child inherits: the
 # programs that tests interrupt would go on. Each process of pytest-xdist imports this file, too.

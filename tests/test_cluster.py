@@ -17,13 +17,13 @@ from support import ROOT, alive, descendants
 
 from cobalt.engine.model_name import fingerprint, model_name
 from cobalt.judge import JudgeSettings, LocalJudge
+from cobalt.serving import nodes
 from cobalt.stage.errors import ServiceDown, UserError
 from cobalt.training import cluster
 
 SCRIPT = ["bash", str(ROOT / "scripts/ray_cluster.sh")]
 JUDGE = ["remote_reward_server:app", "--name", "evaluator", "--route-prefix", "/evaluator", "concurrency=1"]
 ENGINE = ["vllm_engine_actor:app", "--name", "vllm_actor", "--route-prefix", "/vllm_actor"]
-OTHER_USER = 12345
 
 
 def test_a_token_file_is_readable_by_its_owner_only(tmp_path, monkeypatch):
@@ -41,26 +41,11 @@ def test_a_token_file_is_readable_by_its_owner_only(tmp_path, monkeypatch):
     assert [len(token) for token in tokens] == [64]
 
 
-def test_ray_keeps_its_files_in_a_folder_of_its_user_alone_and_takes_no_other_users(tmp_path, monkeypatch):
-    ray_serve = pytest.importorskip("cobalt.serving.ray_serve")
-    tmp_path.chmod(0o1777)  # everybody can write into it, as into /tmp
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    folder = ray_serve.private_folder()
-    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
-    assert ray_serve.private_folder() == folder
-    if os.geteuid() == 0:  # who alone can make files of another user
-        os.chown(folder, OTHER_USER, OTHER_USER)
-        with pytest.raises(UserError, match="RAY_TMPDIR"):
-            ray_serve.private_folder()
-        os.chown(folder, 0, 0)
-    monkeypatch.setenv("RAY_TMPDIR", str(folder))
-    assert ray_serve.private_folder() == folder, "a folder that is private already is taken as it is"
-
-
-@pytest.mark.parametrize("address", ["6379", "host:", "host:0", "host:70000", "ray://host:1", "http://host:1"])
-def test_what_is_not_an_address_is_refused(address):
+@pytest.mark.parametrize("address", ["", "6379", "host:", "host:0", "host:70000", "ray://host:1", "http://host:1"])
+def test_what_is_not_an_address_is_refused(monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UserError, match="RAY_ADDRESS"):
-        cluster.prepare_to_join(address)
+        nodes.join()
 
 
 def test_where_nothing_answers_the_message_says_how_to_start_a_cluster():

@@ -12,14 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobalt.judge.wire import JudgeRequest, values_of
-from cobalt.serving.http_guard import Guard, Refused, guarded_api
-from cobalt.serving.settings import ServiceSettings
+from cobalt.serving.http_guard import MOST_VALUES, Guard, Refused
+from cobalt.serving.service_api import service_api
+from cobalt.serving.settings import HttpSettings, ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.rows import TooManyValues, decode_json
 
 TOKEN = "a-token-of-decent-length"
-OPEN = Guard(None, 1000, "X_TOKEN")
-LOCKED = Guard(TOKEN, 1000, "X_TOKEN")
+
+
+def guard(max_bytes=1024, max_values=MOST_VALUES, **settings):
+    return Guard(HttpSettings(max_request_bytes=max_bytes, **settings), "X_", max_values)
+
+
+OPEN, LOCKED = guard(), guard(token=TOKEN)
 
 
 def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1, ends: bool = True) -> Request:
@@ -39,14 +45,14 @@ def request(body: bytes = b"{}", headers=(), client="127.0.0.1", pieces: int = 1
     return Request({"type": "http", "method": "POST", "path": "/", "headers": named, "client": sender}, receive)
 
 
-async def _read(guard: Guard, asked: Request) -> object:
-    async with guard.body(asked) as value:
+async def _read(app: Guard, asked: Request) -> object:
+    async with app.body(asked) as value:
         return value
 
 
-def status(guard: Guard, asked: Request) -> int:
+def status(app: Guard, asked: Request) -> int:
     try:
-        asyncio.run(_read(guard, asked))
+        asyncio.run(_read(app, asked))
     except Refused as refused:
         return refused.status_code
     return 200
@@ -115,13 +121,12 @@ BODIES = [
 def test_a_body_is_strict_json_of_bounded_size_values_and_depth_and_long_strings_are_not_refused(
     body, expected, pieces
 ):
-    bounded = Guard(None, 4 << 20, "X", max_values=1000)
-    assert status(bounded, request(body, pieces=pieces)) == expected
+    assert status(guard(4 << 20, max_values=1000), request(body, pieces=pieces)) == expected
 
 
 def test_a_declared_length_is_no_reason_to_read_and_a_body_that_trickles_is_answered_in_time():
     assert status(OPEN, request(b"{}", headers=[("Content-Length", "9" * 30)])) == 413
-    assert status(Guard(None, 1000, "X", max_seconds=0.1), request(b"{", ends=False)) == 408
+    assert status(guard(max_body_seconds=0.1), request(b"{", ends=False)) == 408
 
 
 JSON = st.recursive(
@@ -152,16 +157,17 @@ def test_values_and_levels_are_counted_whatever_the_strings(value):
         decode_json(f"[{text}]", most_values=values + empty + 1)
 
 
-LARGE = json.dumps("x" * 90_000).encode()
-HELD = 8
+HELD, LONG = json.dumps("x" * 90_000).encode(), b'"' + b"x" * (17 << 20) + b'"'
 
 
-async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered():
-    guard, answer, arrived = Guard(None, 100_000, "X", max_seconds=0.3), asyncio.Event(), []
+@pytest.mark.parametrize(("body", "declared", "most"), [(HELD, True, 8), (LONG, True, 1), (HELD, False, 1)])
+async def test_a_replica_holds_a_bounded_number_of_bodies_until_it_has_answered(body, declared, most):
+    replica, answer, arrived = guard(20 << 20, max_body_seconds=0.5), asyncio.Event(), []
 
-    async def hold(body=LARGE, declared=True):
+    async def hold(body=body):
         try:
-            async with guard.body(request(body, [("Content-Length", str(len(body)))] if declared else [])):
+            length = [("Content-Length", str(len(body)))] if declared or body == b"1" else []
+            async with replica.body(request(body, length)):
                 arrived.append(body)
                 await answer.wait()
         except Refused as refused:
@@ -173,23 +179,23 @@ async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered()
             while len(arrived) < count:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
 
-    held = [asyncio.create_task(hold()) for _ in range(HELD)]
-    await until_arrived(HELD)
-    assert [await hold(), await hold(declared=False)] == [503, 503]
+    held = [asyncio.create_task(hold()) for _ in range(most)]
+    await until_arrived(most)
+    assert await hold() == 503
     small = asyncio.create_task(hold(b"1"))
-    await until_arrived(HELD + 1)
+    await until_arrived(most + 1)
     waiting = asyncio.create_task(hold())
     await asyncio.sleep(0.05)
     held.pop().cancel()  # as where its client has gone
-    await until_arrived(HELD + 2)
+    await until_arrived(most + 2)
     answer.set()
     assert set(await asyncio.gather(small, waiting, *held)) == {200}
-    assert {await hold(body) for body in [LARGE, b"{", b"[" * 99_000] * 2 * HELD} == {200, 400}
+    assert {await hold(body) for body in [HELD, b"{", b"[" * 99_000] * 2 * most} == {200, 400}
 
 
 async def judged_tests(body: bytes) -> tuple[int, float]:
     """The tests in a judge's request, and the longest time for which the event loop did nothing else, in seconds."""
-    guard, longest = Guard(None, 64 << 20, "X", max_values=values_of(10_000)), 0.0
+    judge, longest = guard(64 << 20, max_values=values_of(10_000)), 0.0
 
     async def tick():
         nonlocal longest
@@ -200,7 +206,7 @@ async def judged_tests(body: bytes) -> tuple[int, float]:
 
     ticking = asyncio.create_task(tick())
     try:
-        async with guard.body(request(body, pieces=1000)) as payload:
+        async with judge.body(request(body, pieces=1000)) as payload:
             return len(JudgeRequest.parse(payload, max_tests=10_000).suite), longest
     except (Refused, UserError):
         return 0, longest
@@ -228,7 +234,7 @@ async def test_a_large_suite_of_few_tests_is_read():
 
 
 def test_every_error_of_an_app_is_a_status_and_a_reason():
-    api = guarded_api()
+    api = service_api(None)
 
     @api.post("/")
     async def fail(request: Request):
@@ -236,16 +242,16 @@ def test_every_error_of_an_app_is_a_status_and_a_reason():
         raise {"user": UserError("u"), "infrastructure": InfrastructureError("i")}[kind]
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with TestClient(api, root_path="/app") as client:
-        assert client.post("/app", content=b'"user"', headers=headers).status_code == 422
-        kinds = (b'"user"', b'"infrastructure"', b"{")
-        answers = [client.post("/app/", content=kind, headers=headers) for kind in kinds]
-        answers += [
-            client.post("/app/", content=b"{}"),
-            client.get("/app/", headers=headers),
-            client.post("/app/nothing", headers=headers),
-            client.get("/app/openapi.json", headers=headers),
-        ]
+    client = TestClient(api, root_path="/app")
+    assert client.post("/app", content=b'"user"', headers=headers).status_code == 422
+    kinds = (b'"user"', b'"infrastructure"', b"{")
+    answers = [client.post("/app/", content=kind, headers=headers) for kind in kinds]
+    answers += [
+        client.post("/app/", content=b"{}"),
+        client.get("/app/", headers=headers),
+        client.post("/app/nothing", headers=headers),
+        client.get("/app/openapi.json", headers=headers),
+    ]
     assert [answer.status_code for answer in answers] == [422, 503, 400, 401, 405, 404, 404]
     assert all(answer.json().keys() == {"error"} and answer.json()["error"] for answer in answers)
 

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import httpx
 import huggingface_hub.constants
@@ -16,8 +18,10 @@ from support import ROOT, needs_api
 
 from cobalt.engine import vllm_settings
 from cobalt.engine.model_name import model_name
-from cobalt.serving.http_guard import Guard, guarded_api
+from cobalt.serving.http_guard import Guard
 from cobalt.serving.openai_routes import SAMPLING_DEFAULTS, OpenAIRoutes, check_text
+from cobalt.serving.service_api import service_api
+from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import UserError
 
 GREETING = [{"role": "user", "content": "Print the square of a number."}]
@@ -121,9 +125,9 @@ def stuck(seed_model):
 
 def stuck_api(engine, max_seconds=0.5):
     """An app with a token, a limit of 10,000 bytes, and a stop token of its own."""
-    guard = Guard(TOKEN, 10_000, "X_TOKEN")
+    guard = Guard(HttpSettings(token=TOKEN, max_request_bytes=10_000), "X_")
     routes = OpenAIRoutes(engine, ["m-12345678", "m"], [5], guard, max_completions=4, max_seconds=max_seconds)
-    api = guarded_api()
+    api = service_api(SimpleNamespace(open=AsyncMock(), close=AsyncMock()))
     api.post(CHAT)(routes.chat)
     api.get("/v1/models")(routes.models)
     return api

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,14 +12,8 @@ from cobalt.stage.environment import passed_on
 from cobalt.training.configuration import node_environment
 
 A, B = (Node(host, host, f"10.0.0.{number}", 64.0, 4.0) for number, host in enumerate("ab"))
-GOOD = {
-    "packages": {"ray": "2.60.0", "torch": "2.11.0"},
-    "code": {"/shared/cobalt": "c0de"},
-    "isolation": "",
-    "memory": "",
-    "paths": {"data_dir": "da7a", "model": "30de1"},
-    "output": "",
-}
+SAME = {"ray": "2.60.0", "torch": "2.11.0", "/shared/cobalt": "c0de", "data_dir": "da7a", "model": "30de1"}
+GOOD = (SAME, [])
 
 
 def wrong(facts, node: Node = B) -> list[tuple[str, str]]:
@@ -27,28 +22,23 @@ def wrong(facts, node: Node = B) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("facts", "named"),
     [
-        ({"packages": GOOD["packages"] | {"ray": "2.59.0"}}, "ray"),
-        ({"packages": {"torch": "2.11.0"}}, "ray"),
-        ({"code": {"/shared/cobalt": "0ther"}}, "/shared/cobalt"),
-        ({"isolation": "bubblewrap is not installed"}, "bubblewrap"),
-        ({"memory": "0.1 GiB"}, "0.1 GiB"),
-        ({"paths": GOOD["paths"] | {"data_dir": ""}}, "data_dir"),
-        ({"paths": GOOD["paths"] | {"model": "0ther"}}, "model"),
-        ({"output": "Permission denied"}, "Permission denied"),
+        *(((SAME | {name: "0ther"}, []), name) for name in SAME),
+        (({"torch": "2.11.0"}, []), "/shared/cobalt, data_dir, model, ray"),
+        ((SAME | {"data_dir": ""}, []), "data_dir"),
+        ((SAME, ["it cannot judge programs"]), "it cannot judge programs"),
+        ("No module named 'cobalt'", "No module named 'cobalt'"),
     ],
 )
-def test_a_fault_of_a_node_is_one_finding_about_that_node(changes, named):
+def test_a_fault_of_a_node_is_one_finding_about_that_node(facts, named):
     assert not wrong(GOOD)
-    [(host, sentence)] = wrong(GOOD | changes)
+    [(host, sentence)] = wrong(facts)
     assert host == "b" and named in sentence
 
 
-def test_whole_nodes_and_the_cluster_have_findings():
-    [(host, sentence)] = wrong("No module named 'cobalt'")
-    assert host == "b" and "No module named 'cobalt'" in sentence
-    unreadable = GOOD | {"paths": {"data_dir": ""}}
+def test_what_the_launcher_cannot_read_and_a_cluster_that_cannot_judge_are_findings():
+    unreadable = ({"data_dir": ""}, [])
     assert [host for host, _ in findings({A: unreadable, B: unreadable}, unreadable)] == ["a", "b"]
     assert [host for host, _ in findings({replace(A, cpus=0.0): GOOD}, GOOD)] == ["cluster"], "nobody judges"
 
@@ -65,12 +55,13 @@ def test_a_digest_is_of_names_sizes_and_beginnings_and_empty_where_there_is_noth
     assert len({*digests, digest(tmp_path)}) == 6 and digests[0] == ""
 
 
-def test_a_node_describes_itself(tmp_path):
-    asked = {"paths": {"data_dir": str(tmp_path / "absent")}, "shared": str(tmp_path)}
-    facts = look(A, **asked)
-    assert (facts["paths"]["data_dir"], facts["output"], facts["isolation"]) == ("", "", "")
-    assert (tmp_path / A.id).exists() and facts["packages"]["pytest"]
-    assert str(tmp_path / "absent") in look(A, **asked | {"shared": str(tmp_path / "absent")})["output"]
+def test_a_node_describes_itself(tmp_path, monkeypatch):
+    absent = tmp_path / "absent"
+    same, fails = look(A, {"data_dir": str(absent)}, shared=str(tmp_path))
+    assert (same["--data_dir"], fails, (tmp_path / A.id).exists()) == ("", [], True) and same["pytest"]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=2**29))
+    output, memory = look(A, {}, shared=str(absent))[1]
+    assert str(absent) in output and "0.5 GiB" in memory
 
 
 ENVIRONMENT = {

@@ -179,7 +179,7 @@ LIGHT = [
 EVAL_INSTALL = [
     *("cobalt.commands.main", "cobalt.commands.judge", "cobalt.rollout.evaluate", "cobalt.report.write"),
     *("cobalt.judge.opening", "cobalt.judge.processes", "cobalt.judge.url_judge"),
-    *("cobalt.serving.host", "cobalt.serving.children", "cobalt.serving.judge_app"),
+    *("cobalt.serving.host", "cobalt.serving.services", "cobalt.serving.judge_app"),
 ]
 
 

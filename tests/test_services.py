@@ -18,7 +18,7 @@ from support import ROOT, square_problem, write_lines
 
 from cobalt.pocket.dataset import draw_problems, to_records
 from cobalt.serving import services as beside_services
-from cobalt.serving.children import started_servers
+from cobalt.serving.services import started_servers
 from cobalt.stage import app_process
 from cobalt.stage.records import read_records
 

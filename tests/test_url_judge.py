@@ -23,8 +23,8 @@ from cobalt.judge.url_judge import UrlJudge
 from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, digest_of, suite_bytes
 from cobalt.problems.problem import TestSuite
 from cobalt.serving import judge_app
-from cobalt.serving.children import started_servers, variables
 from cobalt.serving.judge_app import JudgeService, judge_api
+from cobalt.serving.services import started_servers, variables
 from cobalt.serving.settings import ServiceSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 

@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from cobalt.engine.model_name import model_name
-from cobalt.serving.children import ending, variables
-from cobalt.serving.services import ServiceFlags, first_to_end
+from cobalt.serving.services import ServiceFlags, ending, first_to_end, variables
 from cobalt.stage.errors import InfrastructureError
 from cobalt.stage.serve_state import ServeState, recorded_state
 

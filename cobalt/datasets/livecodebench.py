@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pydantic.dataclasses
-from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from cobalt.datasets.sources import (
@@ -62,7 +61,7 @@ class _Test(TypedDict):
     testtype: str
 
 
-_TESTS = TypeAdapter(list[_Test])
+_TESTS = list[_Test]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)

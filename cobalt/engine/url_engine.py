@@ -19,8 +19,8 @@ from cobalt.stage.servers import Servers, encode
 
 START_ADVICE = (
     "start the engine with `cobalt serve --model MODEL`, with `serve run vllm_engine_actor:app model=MODEL --name"
-    " vllm_actor --route-prefix /vllm_actor` or with `vllm serve MODEL`, or give --model MODEL alone to run it in the"
-    " command"
+    " vllm_actor --route-prefix /vllm_actor` or with `vllm serve MODEL`, name another one by --engine_url, or give"
+    " `cobalt sample` or `repair` --model MODEL alone, which then run it themselves"
 )
 _ABSENT = (404, 405)  # what a server answers that has no such route
 

@@ -10,7 +10,6 @@ import secrets
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from pathlib import Path
 
 from cobalt.judge.settings import ENVIRONMENT_PREFIX, JudgeSettings
 from cobalt.judge.url_judge import UrlJudge
@@ -46,24 +45,20 @@ async def judging_processes(settings: JudgeSettings) -> AsyncIterator[UrlJudge]:
     token = secrets.token_urlsafe(32)
     own = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     environment = own | {f"{ENVIRONMENT_PREFIX}TOKEN": token}
-    sockets, children = [], []
+    children: list[AppProcess] = []
     short = None if len(tempfile.gettempdir()) < _LONGEST_FOLDER else "/tmp"
     with (
         tempfile.TemporaryDirectory("", "cobalt-judge-", short, ignore_cleanup_errors=True) as folder,
         ExitStack() as stack,
     ):
-        try:
-            for index, share in enumerate(shares(settings.sandboxes)):
-                sockets.append(Path(folder) / str(index))
-                of_child = settings.model_copy(update={"concurrency": share}).model_dump(mode="json") | _NO_LIMITS
-                errors = stack.enter_context(tempfile.TemporaryFile())
-                asked = {"settings": of_child, "socket": str(sockets[-1])}
-                children.append(AppProcess("judge", asked, errors, environment))
-            await asyncio.gather(*(asyncio.to_thread(child.port) for child in children))
-            async with UrlJudge([f"unix:{path}" for path in sockets], token) as judge:
-                yield judge
-        finally:
-            for child in children:  # all at the same time
-                child.ask_to_end()
-            for child in children:
-                child.end(_SECONDS_TO_END)
+        for index, share in enumerate(shares(settings.sandboxes)):
+            of_child = settings.model_copy(update={"concurrency": share}).model_dump(mode="json") | _NO_LIMITS
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            asked = {"settings": of_child, "socket": f"{folder}/{index}"}
+            children.append(AppProcess("judge", asked, errors, environment))
+            stack.callback(children[-1].end, _SECONDS_TO_END)
+        for child in children:  # all at the same time, before the first is waited for
+            stack.callback(child.ask_to_end)
+        urls = await asyncio.gather(*(asyncio.to_thread(child.url) for child in children))
+        async with UrlJudge(urls, token) as judge:
+            yield judge

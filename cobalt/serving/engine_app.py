@@ -43,7 +43,7 @@ class EngineService:
     def __init__(self, settings: EngineServiceSettings, *, log: Path | None = None) -> None:
         self.settings = settings
         self.private = True
-        self.guard = Guard.of(settings, ENVIRONMENT_PREFIX)
+        self.guard = Guard(settings, ENVIRONMENT_PREFIX)
         self.engine = VllmEngine(settings, log=log)
         self.metrics = registry = CollectorRegistry()
         self._completions = Counter(

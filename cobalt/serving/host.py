@@ -1,14 +1,14 @@
-"""The judge's or the engine's app under uvicorn, as a child process (`cobalt.serving.children` starts it).
+"""The judge's or the engine's app under uvicorn, as a child process (`cobalt.stage.app_process` starts it).
 
     python -m cobalt.serving.host judge|engine
 
-The first line of standard input is a JSON object with the app's `settings`, the `port` on 127.0.0.1 (0: a free one) or
-the path of a Unix `socket`, and the `log`, a file for messages, which otherwise go to standard error. `COBALT_JUDGE_*`
-and `COBALT_VLLM_*` variables count as always. The process ends when its standard input ends, and so with its parent,
-however that ends. On a port the judge is at `/evaluator` and the engine at `/vllm_actor`; on a socket it is at `/`.
+The first line of standard input is a JSON object with the app's `settings`, and the `port` on 127.0.0.1 (0: a free one)
+or the path of a Unix `socket`. `COBALT_JUDGE_*` and `COBALT_VLLM_*` variables count as always; messages go to standard
+error. The process ends when its standard input ends, and so with its parent, however that ends.
 
-It answers with one line of JSON on standard output: `{"port": 8000}` (0 on a Unix socket) when requests are answered,
-or `{"error": "...", "mistake": true}` if it cannot start; `mistake` is false for what is not the user's mistake.
+It answers with one line of JSON on standard output: `{"url": "http://127.0.0.1:8000/evaluator"}` or `{"url":
+"unix:PATH"}` when requests are answered, or `{"error": "...", "mistake": true}` if it cannot start; `mistake` is false
+for what is not the user's mistake.
 """
 
 import asyncio
@@ -20,17 +20,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from logging.handlers import RotatingFileHandler
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cobalt.stage.app_process import LOG_BYTES
 from cobalt.stage.errors import CobaltError, UserError
+from cobalt.stage.servers import UNIX
 
-ROUTES = {"judge": "/evaluator", "engine": "/vllm_actor"}
-"""The paths of the two apps, as on Ray Serve."""
-
+_ROUTES = {"judge": "/evaluator", "engine": "/vllm_actor"}  # as on Ray Serve; an app also answers without its own
 _SECONDS_TO_END = 10.0  # for requests in flight when the process is to end
 
 
@@ -45,9 +42,7 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):
             answers.write(json.dumps(fields) + "\n")
 
-    handler = RotatingFileHandler(asked["log"], maxBytes=LOG_BYTES, backupCount=1) if "log" in asked else None
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler] if handler else None)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         with _listening(asked.get("port", 0), asked.get("socket")) as listener:
             asyncio.run(_serve(sys.argv[1], asked["settings"], listener, answer))
@@ -63,29 +58,32 @@ def _listening(port: int, path: str | None) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         return listener
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
+        return socket.create_server(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
         raise UserError(f"port {port} cannot be used ({error}): give another port (http_port)") from None
-    return listener
 
 
 async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket, answer: Callable[..., None]) -> None:
     import uvicorn
+
+    path_or_address = listener.getsockname()
+    url = f"{UNIX}{path_or_address}"
+    if listener.family != socket.AF_UNIX:
+        url = f"http://127.0.0.1:{path_or_address[1]}{_ROUTES[name]}"
 
     class Server(uvicorn.Server):
         """Says when requests are answered."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            answer(port=0 if listener.family == socket.AF_UNIX else listener.getsockname()[1])
+            answer(url=url)
 
     api = _api(name, settings)
+    api.root_path = _ROUTES[name]
     config = uvicorn.Config(
-        api if listener.family == socket.AF_UNIX else _below(ROUTES[name], api),
-        lifespan="off",  # that of an app inside another is not run; it is entered here, where its errors are seen
+        api,
+        lifespan="off",  # it is entered here, where its errors are seen
         log_config=None,
         access_log=False,
         proxy_headers=False,  # the guard looks at the sender itself
@@ -95,18 +93,6 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
     threading.Thread(target=_end_with_parent, args=(server, listener), daemon=True).start()
     async with api.router.lifespan_context(api):
         await server.serve(sockets=[listener])
-
-
-def _below(route: str, api: Any) -> Callable[..., Awaitable[None]]:
-    """The app with its routes below `route`, where its own `/` has no slash at its end either."""
-    from starlette.responses import JSONResponse
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        inside = scope["type"] == "http" and f"{scope['path']}/".startswith(f"{route}/")
-        answer = api if inside else JSONResponse({"error": f"the app is at {route}"}, 404)
-        await answer({**scope, "root_path": route} if inside else scope, receive, send)
-
-    return app
 
 
 def _end_with_parent(server: Any, listener: socket.socket) -> None:

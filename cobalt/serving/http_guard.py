@@ -1,22 +1,16 @@
-"""The HTTP checks that all apps share: who may send requests, how large they may be, how errors are answered.
-
-`guarded_api` makes the FastAPI application that an app adds its routes to; `Guard` admits requests and reads their
-bodies. Only apps import this module, because it imports FastAPI.
-"""
+"""The HTTP checks that both apps share: who may send requests, how large they may be, how long they may take."""
 
 import asyncio
 import contextlib
 import hmac
 import ipaddress
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi import Request
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
@@ -28,9 +22,8 @@ _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", 
 _FORWARDED_BEGINNING = "x-forwarded"
 MOST_VALUES = 250_000
 """Largest number of JSON values in a body, where an app has no limit of its own. They take up to 16 MiB decoded."""
-_BODIES_HELD = 8  # bodies that a replica holds at a time
-_HELD_BODY = 16 * 2**20  # bytes up to which so many bodies have room; a longer one has it alone
-_SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
+_BODIES_HELD = 8  # bodies of more than the first and up to the second number of bytes that a replica holds at a time
+_SMALL_BODY, _HELD_BODY = 64 * 2**10, 16 * 2**20
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 
 Result = TypeVar("Result")
@@ -39,40 +32,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class Refused(HTTPException):
     """Raised to refuse a request: the HTTP status of the answer, and the reason."""
-
-
-def guarded_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
-    """An application without routes that answers every error with `{"error": reason}`.
-
-    `lifespan` opens and closes what its routes need.
-
-    404 and 405 are FastAPI's. A `Refused` has its own status. A `UserError` is answered 422. An `InfrastructureError`
-    is answered 503, which asks the client to send the request again.
-    """
-    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
-    api.add_middleware(_with_own_address)
-
-    @api.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-    @api.exception_handler(UserError)
-    @api.exception_handler(InfrastructureError)
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 422 if isinstance(error, UserError) else 503)
-
-    return api
-
-
-def _with_own_address(app: ASGIApp) -> ASGIApp:
-    """Serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
-            scope = {**scope, "path": f"{scope['path']}/"}
-        await app(scope, receive, send)
-
-    return serve
 
 
 @contextlib.asynccontextmanager
@@ -129,37 +88,21 @@ class Guard:
     """The checks of one app.
 
     If a token is set, a request needs it; if not, the request must come from the machine itself and ask for it by a
-    name of its own. Requests of web pages are refused. A replica holds at most eight bodies of the largest size, from
-    their first byte to the answer, and of bodies above 16 MiB as many as fit into 128 MiB, or one. A body that does not
-    declare its length counts as the longest until it has arrived. Bodies of up to 64 KiB do not count.
+    name of its own. Requests of web pages are refused. From first byte to answer, a replica holds at most eight
+    bodies of more than 64 KiB at a time, and one of more than 16 MiB. A body that does not declare its length counts as
+    the longest.
 
     Args:
-        token: The token that a request must send as `Authorization: Bearer TOKEN`. None: requests from this machine
-            need no token, and all others are refused.
-        max_bytes: Longest body, in bytes.
-        variable: The environment variable that sets the token, for messages.
+        settings: The token, and the limits of a body.
+        prefix: The beginning of the app's environment variables, for messages.
         max_values: Largest number of JSON values in a body.
-        max_seconds: Longest time in which a body must find room, and then arrive, in seconds.
     """
 
-    def __init__(
-        self,
-        token: str | None,
-        max_bytes: int,
-        variable: str,
-        max_values: int = MOST_VALUES,
-        max_seconds: float = 30.0,
-    ) -> None:
-        self._token, self._max_bytes, self._variable = token, max_bytes, variable
-        self._max_values, self._max_seconds = max_values, max_seconds
-        self._free = max(max_bytes, _BODIES_HELD * min(max_bytes, _HELD_BODY))
-        self._changed = asyncio.Condition()
-
-    @classmethod
-    def of(cls, settings: HttpSettings, prefix: str, max_values: int = MOST_VALUES) -> Self:
-        """The guard of an app whose settings have variables that begin with `prefix`."""
-        token = settings.token.get_secret_value() if settings.token is not None else None
-        return cls(token, settings.max_request_bytes, prefix + "TOKEN", max_values, settings.max_body_seconds)
+    def __init__(self, settings: HttpSettings, prefix: str, max_values: int = MOST_VALUES) -> None:
+        self._token = settings.token.get_secret_value() if settings.token is not None else None
+        self._max_bytes, self._max_seconds = settings.max_request_bytes, settings.max_body_seconds
+        self._prefix, self._max_values = prefix, max_values
+        self._bodies, self._long_bodies = asyncio.Semaphore(_BODIES_HELD), asyncio.Semaphore(1)
 
     @contextlib.asynccontextmanager
     async def body(self, request: Request) -> AsyncIterator[Any]:
@@ -176,27 +119,17 @@ class Guard:
         length = int(declared[:20]) if declared.isascii() and declared.isdecimal() else self._max_bytes
         if length > self._max_bytes:
             raise self._too_long()
-        held = length if length > _SMALL_BODY else 0
-        try:
-            async with asyncio.timeout(self._max_seconds), self._changed:
-                await self._changed.wait_for(lambda: held <= self._free)
-                self._free -= held
-        except TimeoutError:
-            raise Refused(503, "other requests have too many bytes in flight: try again") from None
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            if length > _SMALL_BODY:
+                bodies = self._long_bodies if length > _HELD_BODY else self._bodies
+                try:
+                    async with asyncio.timeout(self._max_seconds):
+                        await stack.enter_async_context(bodies)
+                except TimeoutError:
+                    raise Refused(503, "other requests have too many bytes in flight: try again") from None
             body = await self._read(request)
-            spare = max(0, held - len(body))  # of a body that does not declare its length
-            held -= spare
-            await self._give_back(spare)
             facts = body, self._max_values
             yield _decode(*facts) if len(body) < _LARGE_BODY else await asyncio.to_thread(_decode, *facts)
-        finally:
-            await self._give_back(held)
-
-    async def _give_back(self, amount: int) -> None:
-        self._free += amount  # first, because the rest may be cancelled
-        async with self._changed:
-            self._changed.notify_all()
 
     def admit(self, request: Request) -> None:
         """Check only who sends a request.
@@ -212,7 +145,7 @@ class Guard:
                 raise Refused(
                     403,
                     "without a token only requests of this machine to localhost are answered: set one for the app"
-                    f" ({self._variable}), and send it as `Authorization: Bearer TOKEN`",
+                    f" ({self._prefix}TOKEN), and send it as `Authorization: Bearer TOKEN`",
                 )
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

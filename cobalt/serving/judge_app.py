@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.local import LocalJudge
@@ -18,11 +18,8 @@ from cobalt.judge.wire import JudgeRequest, Suites, UnknownSuite, values_of
 from cobalt.serving.http_guard import Guard, while_connected, within
 from cobalt.serving.service_api import service_api
 from cobalt.serving.settings import ServiceSettings
-from cobalt.stage.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
-
-_BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]  # seconds
 
 
 class JudgeService:
@@ -34,21 +31,17 @@ class JudgeService:
     Attributes:
         private: Whether only the user's own processes reach the host other than by the guarded routes; the host sets
             it.
-        metrics: Counts and times for Prometheus.
+        metrics: Counts for Prometheus.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.private = True
-        self.guard = Guard.of(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
+        self.guard = Guard(settings, ENVIRONMENT_PREFIX, values_of(settings.max_tests))
         self._judge = LocalJudge(settings.of_the_judge())
         self._suites = Suites()
         self.metrics = registry = CollectorRegistry()
         self._verdicts = Counter("cobalt_judge_verdicts", "Tests judged, by verdict", ["kind"], registry=registry)
-        self._queue, self._run = (
-            Histogram(f"cobalt_judge_{name}_seconds", about, buckets=_BUCKETS, registry=registry)
-            for name, about in (("queue", "Wait for a free sandbox"), ("run", "Wall time of a suite"))
-        )
         restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
         restarts.set_function(lambda: self._judge.restarts)
 
@@ -79,17 +72,11 @@ class JudgeService:
             InfrastructureError: the judge failed, not the program.
         """
         request = JudgeRequest.parse(payload, max_tests=self.settings.max_tests, suites=self._suites)
-        try:
-            result = await self._judge.judge(
-                request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
-            )
-        except InfrastructureError as error:
-            logger.error("the judge failed", extra={"error": str(error)})
-            raise
+        result = await self._judge.judge(
+            request.code, request.suite, stop_at_first_failure=request.stop_at_first_failure
+        )
         for verdict in result.verdicts:
             self._verdicts.labels(verdict.kind.value).inc()
-        self._queue.observe(result.queue_seconds)
-        self._run.observe(result.run_seconds)
         return dataclasses.replace(result, private=self.private).to_record()
 
     async def describe(self) -> dict[str, Any]:

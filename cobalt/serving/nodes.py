@@ -6,11 +6,14 @@ node with CPUs judges. Ray is imported inside the functions.
 """
 
 import math
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cobalt.stage.errors import ServiceDown, last_line
+from cobalt.stage.errors import ServiceDown, UserError, last_line
+from cobalt.training import cluster
 
 CORES_PER_REPLICA = 8  # one event loop keeps about this many sandboxes busy with trivial tests
 JUDGE_RESOURCE = "judge"
@@ -28,8 +31,27 @@ class Node:
     judge: float = 0.0
 
 
-def join(address: str, **options: Any) -> None:
-    """Join a cluster (`ray.init`), or start one ("local"); ServiceDown if it cannot be joined."""
+def join(**options: Any) -> None:
+    """Join the cluster that `RAY_ADDRESS` names, with options of `ray.init`, unless this process has joined one.
+
+    Raises:
+        UserError: it names none, or what is not an address, this user has not the cluster's token, or Ray was imported
+            without the variables that it needs for this cluster.
+        ServiceDown: nothing answers there, or it cannot be joined.
+    """
+    imported = sys.modules.get("ray")
+    if imported is not None and imported.is_initialized():
+        return
+    address = cluster.named_cluster()
+    if not address:
+        start = cluster.START_COMMAND
+        raise UserError(f"RAY_ADDRESS names no cluster: start one with `{start}`, which says how to set it")
+    names = ("RAY_AUTH_MODE", cluster.LOOPBACK_VARIABLE)
+    before = [os.environ.get(name) for name in names]
+    cluster.prepare_to_join(address)
+    needed = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name) not in before]
+    if imported is not None and needed:
+        raise UserError(f"the Ray cluster at {address} needs `export {' '.join(needed)}`, set before Ray starts")
     import ray
     from ray.exceptions import AuthenticationError
 

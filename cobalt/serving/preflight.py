@@ -1,7 +1,7 @@
 """A check of every node of a Ray cluster before a run: `python -m cobalt.preflight`.
 
-`look` describes one node and runs on that node. `RULES` compare a node with the launcher, the process that starts the
-run. Nothing here starts a cluster or a service. Functions import Ray.
+`look` describes one node and runs on that node. `findings` compares the nodes with the launcher, the process that
+starts the run. Nothing here starts a cluster or a service. Functions import Ray.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from cobalt.serving.nodes import Node, join, judging, living_nodes, this_node
 from cobalt.stage.cli import run_script
 from cobalt.stage.environment import passed_on
 from cobalt.stage.errors import CobaltError, UserError, last_line
-from cobalt.training.cluster import START_COMMAND, named_cluster, prepare_to_join
 
 _CODE = ("cobalt/**/*.py", "cobalt/**/*.jinja", "verl/**/*.py", "verl/**/*.yaml")
 _GIB = 2**30
@@ -51,8 +50,8 @@ class Arguments:
     """How long nodes may take to join and, after that, to answer."""
 
 
-Facts = Mapping[str, Any]
-"""A node as it sees itself: values to compare with the launcher's, or why something fails ("" if it works)."""
+Facts = tuple[Mapping[str, str], Sequence[str]]
+"""A node as it sees itself: what must be as on the launcher, and sentences about what fails on the node."""
 
 
 def look(node: Node, paths: Mapping[str, str], *, shared: str = "", judge: JudgeSettings | None = None) -> Facts:
@@ -65,16 +64,16 @@ def look(node: Node, paths: Mapping[str, str], *, shared: str = "", judge: Judge
         judge: The settings under which isolation is checked; None: this node does not judge.
     """
     root = Path(cobalt.__file__).resolve().parents[1]
-    packages = {dist.name.lower(): dist.version for dist in importlib.metadata.distributions() if dist.name}
-    memory = shutil.disk_usage("/dev/shm").total
-    return {
-        "packages": packages,
-        "code": {str(root): digest(root, *_CODE)},
-        "isolation": _why(lambda: asyncio.run(require_isolation(judge))) if judge else "",
-        "memory": "" if memory >= _GIB else f"{memory / _GIB:.1f} GiB",
-        "paths": {name: digest(Path(path)) for name, path in paths.items()},
-        "output": _why(Path(shared, node.id).touch) if shared else "",
-    }
+    same = {dist.name.lower(): dist.version for dist in importlib.metadata.distributions() if dist.name}
+    same |= {str(root): digest(root, *_CODE)} | {f"--{name}": digest(Path(path)) for name, path in paths.items()}
+    fails = []
+    if judge is not None:
+        fails += _why("it cannot judge programs", lambda: asyncio.run(require_isolation(judge)))
+    if shared:
+        fails += _why("it cannot make a file in the launcher's output folder", Path(shared, node.id).touch)
+    if (memory := shutil.disk_usage("/dev/shm").total) < _GIB:
+        fails.append(f"it has {memory / _GIB:.1f} GiB of /dev/shm, and needs 1 GiB (docker --shm-size)")
+    return same, fails
 
 
 def digest(path: Path, *patterns: str) -> str:
@@ -91,30 +90,14 @@ def digest(path: Path, *patterns: str) -> str:
     return total.hexdigest()
 
 
-def _why(check: Callable[[], object]) -> str:
-    """Why a check fails; "" if it does not."""
+def _why(what: str, check: Callable[[], object]) -> list[str]:
+    """A sentence about a check that fails; [] if it does not."""
     try:
         check()
     except (CobaltError, OSError) as error:
-        return str(error)
-    return ""
+        return [f"{what}: {error}"]
+    return []
 
-
-def _differing(values: Mapping[str, str], launcher: Mapping[str, str]) -> str:
-    """The names whose value is not the launcher's, or is empty."""
-    names = sorted(name for name, value in launcher.items() if not value or values.get(name) != value)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-RULES = {
-    "packages": "its packages have other versions than the launcher's ({}): run scripts/setup.sh there",
-    "code": "its code is not that of the launcher ({})",
-    "isolation": "it cannot judge programs: {}",
-    "memory": "it has {} of shared memory in /dev/shm, and needs 1 GiB (docker --shm-size)",
-    "paths": "it does not see the launcher's files ({}), which all nodes must see at the same path",
-    "output": "it cannot make a file in the launcher's output folder: {}",
-}
-"""What is said of a fact that is a reason, or whose values are not the launcher's."""
 
 Answers = Mapping[Node, Facts | str]
 """The facts of each node, or why it did not answer."""
@@ -127,10 +110,12 @@ def findings(answers: Answers, launcher: Facts) -> list[tuple[str, str]]:
         if isinstance(facts, str):
             wrong.append((node.host, f"it does not answer ({facts}): it needs this checkout"))
             continue
-        for name, sentence in RULES.items():
-            fact = facts[name]
-            if text := fact if isinstance(fact, str) else _differing(fact, launcher[name]):
-                wrong.append((node.host, sentence.format(text)))
+        same, fails = facts
+        differing = sorted(name for name, value in launcher[0].items() if not value or same.get(name) != value)
+        if differing:
+            named = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+            wrong.append((node.host, f"it has not the launcher's packages (scripts/setup.sh), code or files: {named}"))
+        wrong += [(node.host, sentence) for sentence in fails]
     if not judging(list(answers)):
         wrong.append(("cluster", "no node can judge programs: none has CPUs or the resource 'judge'"))
     return wrong
@@ -184,10 +169,7 @@ def main(arguments: Arguments) -> int:
     inputs = {"data_dir": arguments.data_dir, "model": model_path(arguments.model) if arguments.model else None}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}
     judge = JudgeSettings.read()
-    if not named_cluster():
-        raise UserError(f"RAY_ADDRESS names no cluster: start one with `{START_COMMAND}`, which says how to set it")
-    prepare_to_join(named_cluster())
-    join(named_cluster(), log_to_driver=False, logging_level="ERROR")
+    join(log_to_driver=False, logging_level="ERROR")
     nodes = await_nodes(arguments.nodes or 1, arguments.seconds)
     output = arguments.output_dir and arguments.output_dir.absolute()
     # The run makes the folders that are missing, and so needs to write into the last that is there.

@@ -6,15 +6,12 @@ for Ray's token, unless `allow_open_cluster` is set. The app `evaluator` also an
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
-import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -48,30 +45,6 @@ def for_serve_run(builder: Callable[[Mapping[str, Any]], serve.Application], arg
     return application
 
 
-def join_or_start() -> None:
-    """Join the cluster that `RAY_ADDRESS` names, or start one on this machine, unless this process has joined one.
-
-    Raises:
-        UserError: the address is not one, this user has not the cluster's token, or Ray was imported without the
-            variables that it needs for this cluster.
-        ServiceDown: nothing answers there, or it cannot be joined.
-    """
-    if ray.is_initialized():
-        return
-    address = cluster.named_cluster()
-    if address:
-        names = ("RAY_AUTH_MODE", cluster.LOOPBACK_VARIABLE)
-        before = [os.environ.get(name) for name in names]
-        cluster.prepare_to_join(address)
-        needed = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name) not in before]
-        if needed:
-            raise UserError(f"the Ray cluster at {address} needs `export {' '.join(needed)}`, set before Ray starts")
-    else:
-        os.environ["RAY_TMPDIR"] = str(private_folder())
-        cluster.keep_token_private(create=True)
-    nodes.join(address or "local", namespace="serve")
-
-
 def require_private(*, allow_open: bool) -> bool:
     """Whether the cluster that this process has joined refuses calls without its token.
 
@@ -90,33 +63,26 @@ def require_private(*, allow_open: bool) -> bool:
     return private
 
 
-class _Replica:
-    """A service in a replica of Serve, which awaits the constructor and reports its errors."""
+async def _opened(service: JudgeService | EngineService, api: FastAPI) -> FastAPI:
+    """The app of a service that is open already: Serve reports errors of a replica's constructor alone."""
+    logger = logging.getLogger("cobalt")  # whose messages go to the replica's log file
+    logger.setLevel(logging.WARNING)
+    for handler in logging.getLogger("ray.serve").handlers:
+        logger.addHandler(handler)
+    service.private = await asyncio.to_thread(require_private, allow_open=service.settings.allow_open_cluster)
+    await service.open()
 
-    async def _open(self, service: JudgeService | EngineService, api: FastAPI) -> None:
-        logger = logging.getLogger("cobalt")  # whose messages go to the replica's log file
-        logger.setLevel(logging.WARNING)
-        for handler in logging.getLogger("ray.serve").handlers:
-            logger.addHandler(handler)
-        allow_open = service.settings.allow_open_cluster
-        service.private = await asyncio.to_thread(require_private, allow_open=allow_open)
-        await service.open()
+    @asynccontextmanager
+    async def closing(_: Any) -> AsyncIterator[None]:
+        yield
+        await service.close()
 
-        @asynccontextmanager
-        async def closing(_: Any) -> AsyncIterator[None]:
-            yield
-            await service.close()
-
-        api.router.lifespan_context = closing
-        self._api = api
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        """The application of this replica; Serve calls this method after the constructor."""
-        return self._api
+    api.router.lifespan_context = closing
+    return api
 
 
-class Judge(_Replica):
-    """One replica of the judge, with a pool of sandboxes.
+class Judge(JudgeService):
+    """One replica of the judge, with a pool of sandboxes. Callers of the handle call its methods by name.
 
     Args:
         settings: Of the service.
@@ -127,28 +93,24 @@ class Judge(_Replica):
         if settings.concurrency is None:
             here = nodes.sandboxes(nodes.this_node(), cores_here=usable_cores(), per_node=per_node)
             settings = settings.model_copy(update={"concurrency": here})
-        self._service = JudgeService(settings)
-        await self._open(self._service, judge_api(self._service))
+        super().__init__(settings)
+        self._api = await _opened(self, judge_api(self))
 
-    async def judge(self, payload: object) -> dict[str, Any]:
-        """Judge one program; see `JudgeService.judge`. Callers of the handle call this method by name."""
-        return await self._service.judge(payload)
-
-    async def describe(self) -> Mapping[str, Any]:
-        """The settings that decide verdicts; see `cobalt.judge.Judge`."""
-        return await self._service.describe()
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The application of this replica; Serve calls this method after the constructor."""
+        return self._api
 
 
-class Engine(_Replica):
-    """One replica of the engine."""
+class Engine(EngineService):
+    """One replica of the engine, which Serve replaces if it has died (`check_health`)."""
 
     async def __init__(self, settings: EngineServiceSettings) -> None:  # type: ignore[misc]  # Serve awaits it
-        self._service = EngineService(settings)
-        await self._open(self._service, engine_api(self._service))
+        super().__init__(settings)
+        self._api = await _opened(self, engine_api(self))
 
-    async def check_health(self) -> None:
-        """Raise if the engine has died, so that Serve replaces the replica."""
-        await self._service.check_health()
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """As of `Judge`."""
+        return self._api
 
 
 # Not decorators: Ray would then send the classes to replicas by value. Under names of their own, they are imported.
@@ -161,11 +123,11 @@ def judge_app(arguments: Mapping[str, Any]) -> serve.Application:
 
     Raises:
         UserError: a setting is unknown or has a bad value, bubblewrap is not installed on the only node, or the
-            cluster is not private; as `join_or_start`.
-        ServiceDown: as `join_or_start`.
+            cluster is not private; as `nodes.join`.
+        ServiceDown: as `nodes.join`.
     """
     settings = ServiceSettings.read(arguments)
-    join_or_start()
+    nodes.join(namespace="serve")
     require_private(allow_open=settings.allow_open_cluster)
     living = nodes.living_nodes()
     if len(living) == 1:  # other nodes may have what this machine lacks, and each replica checks its own
@@ -206,12 +168,12 @@ def engine_app(arguments: Mapping[str, Any]) -> serve.Application:
 
     Raises:
         UserError: a setting is unknown or has a bad value, the model cannot be found or has no chat template, or
-            the cluster is not private or has too few GPUs; as `join_or_start`.
-        ServiceDown: as `join_or_start`.
+            the cluster is not private or has too few GPUs; as `nodes.join`.
+        ServiceDown: as `nodes.join`.
     """
     settings = read_settings(EngineServiceSettings, arguments, os.environ, ENVIRONMENT_PREFIX)
     settings = with_checked_model(settings)  # replicas do not run in this process's working folder
-    join_or_start()
+    nodes.join(namespace="serve")
     require_private(allow_open=settings.allow_open_cluster)
     gpus = [node.gpus for node in nodes.living_nodes()]
     on_gpu = settings.device == "gpu" or (settings.device == "auto" and any(gpus))
@@ -249,30 +211,3 @@ def _check_port() -> None:
             f"port {_SERVE_PORT} is in use by another program: stop it, or start Serve on another port first"
             " (serve start --http-port PORT)"
         ) from None
-
-
-def private_folder() -> Path:
-    """A folder of this user alone in which Ray may keep its files, as the value of `RAY_TMPDIR`; made if missing.
-
-    Ray gives everybody write access to its own folder (`ray` in this one), so only a folder around it keeps others from
-    its sockets and logs. `scripts/ray_cluster.sh` takes the same.
-
-    Raises:
-        UserError: the folder cannot be made, or is another user's.
-    """
-    base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
-    folder = base if _is_private(base) else base / f"cobalt-ray-{os.getuid()}"
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    if not _is_private(folder):
-        raise UserError(f"the folder {folder} for Ray is not this user's alone: set RAY_TMPDIR to one of mode 700")
-    return folder
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether nobody else may enter the folder, which is not a link."""
-    try:
-        state = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077

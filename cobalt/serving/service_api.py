@@ -1,4 +1,4 @@
-"""The part that the judge's and the engine's app share: the service's lifetime, and the routes for operators."""
+"""The common part of the two apps: the service's lifetime, answers to errors, and the routes for operators."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cobalt.serving.http_guard import guarded_api
+from cobalt.stage.errors import InfrastructureError, UserError
 
 if TYPE_CHECKING:
     from cobalt.serving.engine_app import EngineService
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
 
 
 def service_api(service: "JudgeService | EngineService") -> FastAPI:
-    """A guarded app with `GET /describe`, `/metrics` and `/health`, whose lifespan opens and closes the service.
+    """An app with `GET /describe`, `/metrics` and `/health`, whose lifespan opens and closes the service.
 
     `/health` is 200 as long as the service answers, else 503. Anybody may ask, and it tells nothing else.
+
+    Every error is answered with `{"error": reason}`. 404 and 405 are FastAPI's. A `Refused` has its own status. A
+    `UserError` is answered 422. An `InfrastructureError` is answered 503, which asks the client to send the request
+    again.
     """
 
     @asynccontextmanager
@@ -29,7 +35,17 @@ def service_api(service: "JudgeService | EngineService") -> FastAPI:
         finally:
             await service.close()
 
-    api = guarded_api(lifespan)
+    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
+    api.add_middleware(_with_own_address)
+
+    @api.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @api.exception_handler(UserError)
+    @api.exception_handler(InfrastructureError)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 422 if isinstance(error, UserError) else 503)
 
     @api.get("/describe")
     async def describe(request: Request) -> JSONResponse:
@@ -47,3 +63,14 @@ def service_api(service: "JudgeService | EngineService") -> FastAPI:
         return JSONResponse({"status": "ok"})
 
     return api
+
+
+def _with_own_address(app: ASGIApp) -> ASGIApp:
+    """Serves an app's own address as its route `/`, without a redirect, which few clients follow with a `POST`."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == scope.get("root_path"):
+            scope = {**scope, "path": f"{scope['path']}/"}
+        await app(scope, receive, send)
+
+    return serve

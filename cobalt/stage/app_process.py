@@ -24,7 +24,7 @@ class AppProcess:
 
     Args:
         name: "judge" or "engine".
-        asked: What `cobalt.serving.host` reads: the app's settings, where it listens, and its log.
+        asked: What `cobalt.serving.host` reads: the app's settings, and where it listens.
         errors: File for its standard error, open for reading; for `rotate_errors` one with a name, open for appending.
         environment: Its environment; None: that of this process.
 
@@ -56,16 +56,16 @@ class AppProcess:
             self._input.write(json.dumps(dict(asked)).encode() + b"\n")
             self._input.flush()
 
-    def port(self) -> int:
-        """Wait until requests are answered, and return the port; 0 on a Unix socket.
+    def url(self) -> str:
+        """Wait until requests are answered, and return the app's URL.
 
         Raises:
             UserError: a setting is wrong, or the port is in use.
             InfrastructureError: the app did not start.
         """
         answer = json.loads(self._output.readline() or b"{}")
-        if "port" in answer:
-            return int(answer["port"])
+        if "url" in answer:
+            return str(answer["url"])
         if answer.get("mistake"):
             raise UserError(answer["error"])
         cause = answer.get("error") or self.last_error() or f"exit code {self._process.wait()}"

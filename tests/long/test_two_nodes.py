@@ -57,8 +57,7 @@ REPLICAS = """
 import collections, json, sys
 from ray.util.state import list_actors
 from cobalt.serving.nodes import join, living_nodes
-from cobalt.training.cluster import named_cluster
-join(named_cluster())
+join()
 hosts = {node.id: node.host for node in living_nodes()}
 alive = list_actors(filters=[("state", "=", "ALIVE"), ("class_name", "=", sys.argv[1])])
 print(json.dumps(collections.Counter(hosts[actor.node_id] for actor in alive)))

@@ -79,10 +79,10 @@ def judge_on_cluster(app: str) -> Iterator[None]:
     """
     from ray import serve
 
-    from cobalt.serving import ray_serve
+    from cobalt.serving import nodes, ray_serve
 
     with failures_recorded():
-        ray_serve.join_or_start()
+        nodes.join(namespace="serve")
         ours = app not in serve.status().applications
         if ours:
             ray_serve.start_judge(app)
