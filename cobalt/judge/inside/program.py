@@ -44,7 +44,9 @@ def prepare_paper_guard() -> None:
 def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType], bytes]:
     """Compile a program and its driver into pieces, to be executed in order in one namespace.
 
-    Returns also the compiler's warnings, if the limits ask for them.
+    If a `return` outside a function is allowed and present, the program itself has two pieces: the statements before
+    it, and the rest as the body of a function in which every name is global. Returns also the compiler's warnings, if
+    the limits ask for them.
 
     Raises:
         SyntaxError, ValueError, OverflowError, RecursionError, MemoryError: the kinds in `FAILURES`.
@@ -63,7 +65,9 @@ def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType
         printed.seek(printed.truncate(0))  # it is compiled again
         from . import top_level_return  # it loads `ast`, which would make every program's process larger
 
-        codes = [top_level_return.compile_with_return(text, FILE_NAME)]
+        codes = top_level_return.compile_with_return(text, FILE_NAME)
+        if not codes:
+            raise
     finally:
         sys.stderr = stderr
     return codes + compile_text(limits["after"], "driver.py"), _with_source(printed.getvalue(), text)
