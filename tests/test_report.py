@@ -250,8 +250,8 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
         report = write_report(runs, tmp_path / folder, hacking=hacking)
     names = {path.name for path in (tmp_path / "one").iterdir()}
     tables = {f"{name}.csv" for name in ("pass_at_1", "differences", "usage", "hacking")}
-    assert names == tables | {"pass_at_1.png", "pass_at_1.svg", "report.md"}
-    for name in names:
+    assert names == tables | {"pass_at_1.png", "pass_at_1.svg", "report.md", "report.md.run.json"}
+    for name in names - {"report.md.run.json"}:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
     text = report.read_text()
     for row in ("events | 1 | 0", "turns after an impossible test | 8 | n/a", "events per 100 of them | 12.5 | n/a"):
@@ -259,6 +259,8 @@ def test_a_report_has_every_table_and_plot_and_the_same_bytes_again(tmp_path):
     assert "1 problems could not be evaluated" in text
     assert (tmp_path / "one/pass_at_1.png").read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(tmp_path / "one/pass_at_1.svg").getroot().tag.endswith("svg")
+    manifest = json.loads((tmp_path / "one/report.md.run.json").read_text())
+    assert set(manifest["arguments"]["runs"]) == {"early", "late"}
     write_report({"early": runs["early"]}, tmp_path / "one")
     left = {path.name for path in (tmp_path / "one").iterdir()}
     assert left == {name for name in names if name.startswith(("pass_at_1", "usage", "report"))}, "the old report's go"
@@ -273,6 +275,8 @@ def test_plots_take_any_name_of_a_run(tmp_path):
 
 def test_mistakes_get_one_sentence(tmp_path):
     early = make_run(tmp_path / "early", EARLY)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/report.md").write_text("mine")
     plain = write_lines(tmp_path / "plain.jsonl", [square_problem(1)])
     cases = [
         ([], {}, "name at least one run"),
@@ -282,6 +286,7 @@ def test_mistakes_get_one_sentence(tmp_path):
         ([early, early], {}, "'early'.* early-2="),
         ([early], {"hacking": {"x": tmp_path / "absent.jsonl"}}, "cannot read"),
         ([early], {"folder": early / "evaluation.jsonl"}, "early/evaluation.jsonl"),
+        ([early], {"folder": tmp_path / "theirs"}, r"report\.md"),
     ]
     for event, named in (((99, 0, 1), "problem 99, turn 1"), ((0, 9, 1), "sample 9"), ((0, 0, 3), "problem 0, turn 3")):
         line = dict(zip(("id", "sample", "turn"), event, strict=True))
@@ -289,6 +294,7 @@ def test_mistakes_get_one_sentence(tmp_path):
     for runs, options, message in cases:
         with pytest.raises(UserError, match=message):
             write_report(named_paths(tuple(map(str, runs))), **{"folder": tmp_path / "r"} | options)
+    assert {path.name: path.read_text() for path in (tmp_path / "theirs").iterdir()} == {"report.md": "mine"}
     assert_each_is_refused([("-m", "cobalt.report", early, "--hacking", "x=absent.jsonl")], ["cannot read"])
 
 

@@ -128,6 +128,7 @@ def test_the_same_run_gives_the_same_page_of_every_script_and_the_published_libr
     assert (tmp_path / "b.html").read_text() == page
     assert "<img" not in page and "onload='" not in page
     assert page.count("<script") == page.count("</script") == 4  # index, libraries, the page's own, one piece
+    assert (tmp_path / "a.html.run.json").exists()
     missing = {script.name for script in WEB.glob("*.js") if script.read_text() not in page}
     assert missing == {"curves.js", "rollouts.js", "watch.js"}, "those of `cobalt watch` alone"
     assert (WEB / "vendor/LICENSES.txt").read_text() in page and (WEB / "vendor/diff.min.js").read_text() in page

@@ -18,6 +18,8 @@ from cobalt.report.runs import Run
 from cobalt.report.tables import Table, escape_markdown, to_csv, to_markdown
 from cobalt.stage.atomic import replace_text
 from cobalt.stage.errors import UserError
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.run import whole
 
 _HEADINGS = {
     "pass_at_1": "Pass@1 by turn",
@@ -39,7 +41,7 @@ def write_report(
 ) -> Path:
     """Compare runs, and write `report.md`, its tables (`.csv`) and its plot (`.png`, `.svg`) into `folder`.
 
-    An existing report is replaced.
+    An existing report is replaced. Its manifest is `report.md.run.json` in the same folder.
 
     Args:
         runs: The runs; differences are to the first.
@@ -52,8 +54,8 @@ def write_report(
         The markdown file.
 
     Raises:
-        UserError: nothing to compare, runs that cannot be compared, events that their run does not have, or a file that
-            cannot be written.
+        UserError: nothing to compare, runs that cannot be compared, events that their run does not have, a file that
+            cannot be written, or a `report.md` of somebody else.
     """
     if not runs:
         raise UserError("there is nothing to report: name at least one run, such as runs/quickstart/ft_cobalt")
@@ -67,14 +69,21 @@ def write_report(
     tables = [table for table in made if table is not None]
     if events:
         tables.append(hacking_table(events, {name: tempted_turns(path) for name, path in hacking.items()}))
-    report = folder / "report.md"
-    replace_text(report, _markdown(runs, differing, tables))
-    for name in _HEADINGS:
-        (folder / f"{name}.csv").unlink(missing_ok=True)
-    for table in tables:
-        replace_text(folder / f"{table.name}.csv", to_csv(table))
-    plot_turns({run.name: run.metrics for run in runs}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
-    return report
+    arguments = {
+        "stage": "report",
+        "runs": {run.name: run.digest for run in runs},
+        "hacking": {name: file_digest(path) for name, path in hacking.items()},
+        "allow": list(allowed),
+        "k": list(ks),
+    }
+    with whole(folder / "report.md", arguments, replaces=True) as report:
+        for name in _HEADINGS:
+            (folder / f"{name}.csv").unlink(missing_ok=True)
+        for table in tables:
+            replace_text(folder / f"{table.name}.csv", to_csv(table))
+        plot_turns({run.name: run.metrics for run in runs}, folder / "pass_at_1.png", folder / "pass_at_1.svg")
+        report.file.write(_markdown(runs, differing, tables).encode())
+    return folder / "report.md"
 
 
 def _check_events(run: Run, events: Sequence[HackingEvent]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from cobalt.judge.doctor import require_isolation
 from cobalt.judge.local import LocalJudge
@@ -21,6 +21,8 @@ from cobalt.serving.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)
 
+_BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]  # seconds
+
 
 class JudgeService:
     """A pool of sandboxes and what the routes need beside it.
@@ -31,7 +33,7 @@ class JudgeService:
     Attributes:
         private: Whether only the user's own processes reach the host other than by the guarded routes; the host sets
             it.
-        metrics: Counts for Prometheus.
+        metrics: Counts and times for Prometheus.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -42,6 +44,10 @@ class JudgeService:
         self._suites = Suites()
         self.metrics = registry = CollectorRegistry()
         self._verdicts = Counter("cobalt_judge_verdicts", "Tests judged, by verdict", ["kind"], registry=registry)
+        self._queue, self._run = (
+            Histogram(f"cobalt_judge_{name}_seconds", about, buckets=_BUCKETS, registry=registry)
+            for name, about in (("queue", "Wait for a free sandbox"), ("run", "Wall time of a suite"))
+        )
         restarts = Gauge("cobalt_judge_sandbox_restarts", "Sandboxes replaced since the start", registry=registry)
         restarts.set_function(lambda: self._judge.restarts)
 
@@ -77,6 +83,8 @@ class JudgeService:
         )
         for verdict in result.verdicts:
             self._verdicts.labels(verdict.kind.value).inc()
+        self._queue.observe(result.queue_seconds)
+        self._run.observe(result.run_seconds)
         return dataclasses.replace(result, private=self.private).to_record()
 
     async def describe(self) -> dict[str, Any]:

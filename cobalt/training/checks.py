@@ -142,7 +142,7 @@ def _count_rows(path: str, config: Any, counter: PromptTokenCounter | None) -> i
     except (UserError, OSError, TypeError, ArrowException, UnicodeError) as error:  # no file, or a damaged one
         raise UserError(f"{path}: {' '.join(str(error).split())}: make it with preproc/verl_preproc_*.py") from None
     if long:
-        some = f"{', '.join(long[:5])}; make the rows again with --max_prompt_length {longest}"
+        some = f"{', '.join(long[:5])} (make the rows again with --max_prompt_length {longest})"
         raise UserError(f"{path}: {len(long)} prompts are longer than data.max_prompt_length {longest}: {some}")
     return count
 

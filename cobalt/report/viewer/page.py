@@ -26,8 +26,9 @@ from cobalt.problems.problem import ProblemId
 from cobalt.report.comparison import problem_difference
 from cobalt.report.runs import evaluation_file, problem_digest, recorded_model
 from cobalt.report.viewer.data import KINDS, problem_data
-from cobalt.stage.atomic import replacing
 from cobalt.stage.errors import UserError, naming
+from cobalt.stage.manifest import file_digest
+from cobalt.stage.run import whole
 
 _FOLDER = Path(__file__).parent / "web"
 _SCRIPTS = (
@@ -41,7 +42,7 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
 
     Args:
         runs: By name, folders that scripts/multi_turn.sh wrote, or evaluated files; two must have the same problems.
-        output: The page.
+        output: The page; what made it goes beside it, as `.run.json`.
         hacking: Files of hacking events, by the name of the run.
 
     Returns:
@@ -58,8 +59,16 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
         raise UserError(f"hacking events are given for run {unknown[0]!r}: the runs are {', '.join(runs)}")
     evaluations = {name: evaluation_file(path) for name, path in runs.items()}
     check_page_path(output)
+    arguments = {
+        "stage": "viewer",
+        "evaluations": {name: file_digest(path) for name, path in evaluations.items()},
+        "hacking": {name: file_digest(path) for name, path in hacking.items()},
+    }
     listed: dict[ProblemId, dict[str, Any]] = {}
-    with replacing(output) as page, tempfile.TemporaryFile(dir=output.parent) as pieces:
+    with (
+        whole(output, arguments, replaces=True) as page,
+        tempfile.TemporaryFile(dir=output.parent) as pieces,
+    ):
         first = next(iter(evaluations))
         of_first: dict[ProblemId, str] = {}
         for name, path in evaluations.items():
@@ -71,7 +80,7 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
                     f"{first} and {name} cannot be shown side by side: {difference}. Give runs on the same problems"
                 )
         models = {name: recorded_model(path) for name, path in evaluations.items()}
-        _write_page(page, models, list(listed.values()), pieces)
+        _write_page(page.file, models, list(listed.values()), pieces)
     return len(listed)
 
 
