@@ -21,9 +21,7 @@ FIGURE = "[figure]"
 
 # An end tag of a script may lack its bracket.
 _SKIPPED = re.compile(r"<!--.*?-->|<(script|style)(?=[\s>/]).*?(?:</\1\s*>?|\Z)", re.IGNORECASE | re.DOTALL)
-_JAPANESE = re.compile(
-    r"<(\w+)\b[^<>]*\sclass=[\"']?[^<>\"']*\blang-ja\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL
-)
+_JAPANESE = re.compile(r"<(\w+)\b[^<>]*\sclass=[\"']?[^<>\"']*\blang-ja\b.*?(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _BLOCKS: dict[str, tuple[Kind, int]] = {f"h{level}": ("heading", level) for level in range(1, 7)}
 _BLOCKS["pre"] = ("preformatted", 0)
 _LISTS = frozenset({"ul", "ol", "dir"})
