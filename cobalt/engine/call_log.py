@@ -26,8 +26,8 @@ def calls_path(result: Path) -> Path:
 class CallLog:
     """The paid calls of one result file, or of none; a context manager, held by one process at a time.
 
-    `spent` is the cost of all its calls in US dollars, including those of earlier runs. UserError: the log cannot be
-    written or is malformed, or another process is writing it.
+    `spent` is the cost of all its calls in US dollars, including those of earlier runs. Raises UserError: the log
+    cannot be written or is malformed, or another process is writing it.
     """
 
     def __init__(self, result: Path | None = None) -> None:

@@ -35,8 +35,8 @@ _LENGTH = re.compile(r"context.length|context.window|too long|max_model_len|maxi
 async def foreign_server(servers: Servers, model: str | None) -> "ForeignServer":
     """The servers' model and its tokenizer, if it can be loaded.
 
-    `model` is its name on the servers, or its folder; None: the only model that they serve. UserError: the servers do
-    not speak OpenAI's API, do not have the model, or differ.
+    `model` is its name on the servers, or its folder; None: the only model that they serve. Raises UserError: the
+    servers do not speak OpenAI's API, do not have the model, or differ.
     """
     entries = [_entry(answer, model) for answer in await servers.ask_all("/v1/models")]
     named = [{name: entry[name] for name in ("id", "max_model_len") if entry.get(name)} for entry in entries]

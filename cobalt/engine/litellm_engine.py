@@ -130,7 +130,7 @@ class LiteLLMEngine:
         return list(await asyncio.gather(*(self._one(conversation, settings, one) for one in calls)))
 
     async def describe(self) -> Mapping[str, Any]:
-        """Model, provider and the settings that decide answers; ServiceDown: nothing listens at `api_base`."""
+        """Model, provider and the settings that decide answers; raises ServiceDown: nothing listens at `api_base`."""
         if self._flags.api_base:
             await check_listening(self._flags.api_base)
         decisive = {

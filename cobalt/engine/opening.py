@@ -18,7 +18,8 @@ from cobalt.stage.settings import pairs, read_settings
 def kind_of(model: str) -> EngineKind:
     """The kind of engine that has a model: vLLM for a folder, and for a hub name whose owner is not a provider.
 
-    Other names are LiteLLM's. UserError: the owner is a provider, and this machine's cache of the Hub has the model.
+    Other names are LiteLLM's. Raises UserError: the owner is a provider, and this machine's cache of the Hub has the
+    model.
     """
     if model_path(model) is not None:
         return "vllm"

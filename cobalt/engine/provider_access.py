@@ -33,7 +33,7 @@ class Credentials:
     values: Mapping[str, str] = field(repr=False)
 
     def get(self, variable: str) -> str | None:
-        """A variable's value, None if it is not set or empty; UserError: it holds characters that no key has."""
+        """A variable's value, None if it is not set or empty; raises UserError: it holds characters that no key has."""
         value = self.values.get(variable, "").strip()
         if not all("!" <= character <= "~" for character in value):
             raise UserError(f"{variable} holds blanks or characters that no key has: copy it again")
@@ -60,7 +60,10 @@ def read_credentials(flags: Mapping[str, str]) -> Credentials:
 
 
 def import_litellm() -> Any:
-    """LiteLLM, without its messages and with the prices of the installed package; UserError: it is not installed."""
+    """LiteLLM, without its messages and with the prices of the installed package.
+
+    Raises UserError: it is not installed.
+    """
     local_prices = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         with environment_variables(LITELLM_LOCAL_MODEL_COST_MAP=local_prices):
@@ -79,7 +82,8 @@ def import_litellm() -> Any:
 def find_access(litellm: Any, flags: ApiFlags, credentials: Credentials) -> tuple[str, str, str, dict[str, Any]]:
     """The names of the model and its provider in LiteLLM, the variable that holds the key, and arguments for LiteLLM.
 
-    UserError: `api_base` is not a plain URL of a server, LiteLLM knows no provider of the model, or there is no key.
+    Raises UserError: `api_base` is not a plain URL of a server, LiteLLM knows no provider of the model, or there is no
+    key.
     """
     name, base = flags.model_name, flags.api_base
     if base is not None:

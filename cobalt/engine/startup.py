@@ -104,9 +104,9 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
     Call it where the event loop runs that will use the engine, and before a process has threads or descriptors that
     the engine's process must not have.
 
-    UserError: vLLM is built for another device, refuses the settings, or needs more GPUs than there are.
-    InfrastructureError: vLLM did not start; the message has its first error. After KeyboardInterrupt nothing is left of
-    the engine.
+    Raises UserError: vLLM is built for another device, refuses the settings, or needs more GPUs than there are.
+    Raises InfrastructureError: vLLM did not start; the message has its first error. After KeyboardInterrupt nothing is
+    left of the engine.
     """
     _set_variables(settings)
     # The latter is read when torch is loaded, and is not meant for other children of this process.

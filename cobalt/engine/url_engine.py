@@ -66,7 +66,7 @@ class UrlEngine:
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call
     ) -> list[Completion]:
-        """Draw completions; see `Engine.generate`. UserError: the server refuses token, size or conversation."""
+        """Draw completions; see `Engine.generate`. Raises UserError: the server refuses token, size or conversation."""
         await self.describe()
         if self._foreign is not None:
             return await self._foreign.generate(conversation, settings)
@@ -79,7 +79,7 @@ class UrlEngine:
     async def describe(self) -> Mapping[str, Any]:
         """The servers' description; of a foreign server its entry of `/v1/models`, with `"foreign": true`.
 
-        UserError: the servers differ, or serve another model.
+        Raises UserError: the servers differ, or serve another model.
         """
         async with self._asking:
             if self._description is None:

@@ -43,7 +43,7 @@ class VllmEngine:
         llm: vLLM's `AsyncLLM`.
         stops: Tokens that end a generation, beside those that vLLM knows.
 
-    UserError: the folder holds no model or no chat template.
+    Raises UserError: the folder holds no model or no chat template.
     """
 
     def __init__(self, settings: VllmSettings, *, log: Path | None = None) -> None:
@@ -54,7 +54,7 @@ class VllmEngine:
     async def __aenter__(self) -> Self:
         """Start the engine, which blocks the event loop until the model is loaded; see `cobalt.engine.startup.start`.
 
-        UserError: also where the model's template cannot be used.
+        Raises UserError also where the template of the model cannot be used.
         """
         await asyncio.sleep(0)  # raises where the task was cancelled before, because the start does not
         self._output = EngineOutput(self._log)
@@ -104,7 +104,7 @@ class VllmEngine:
     async def generate(
         self, conversation: Sequence[Message], settings: GenerationSettings, call: Call | None = None
     ) -> list[Completion]:
-        """Draw completions; see `Engine.generate`. UserError: as for `render`."""
+        """Draw completions; see `Engine.generate`. Raises UserError: as for `render`."""
         loop = asyncio.get_running_loop()
         tokens, opened = await loop.run_in_executor(
             self._renderer, render, self._tokenizer, list(conversation), settings.chat_template_thinking
@@ -179,7 +179,7 @@ def without_end(tokenizer: Any, text: str) -> str:
 def render(tokenizer: Any, conversation: list[Message], thinking: TemplateThinking) -> tuple[list[int], str]:
     """Token ids of a conversation as a prompt, and what the template has opened in it (`opened_thinking`).
 
-    UserError: the template refuses the conversation, or leaves a message's text out.
+    Raises UserError: the template refuses the conversation, or leaves a message's text out.
     """
     [text] = render_prompts(tokenizer, [conversation], template_arguments(thinking))
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)

@@ -67,7 +67,7 @@ Settings = TypeVar("Settings", bound=VllmSettings)
 def with_checked_model(settings: Settings) -> Settings:
     """The settings with a model folder's absolute path, so that they hold in any working folder.
 
-    UserError: the folder holds no model or no chat template, or the model takes fewer tokens than are asked for.
+    Raises UserError: the folder holds no model or no chat template, or the model takes fewer tokens than are asked for.
     """
     path = model_path(settings.model)
     if path is None:

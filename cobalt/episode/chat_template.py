@@ -31,7 +31,7 @@ def template_arguments(thinking: TemplateThinking) -> dict[str, Any]:
 def render_prompts(tokenizer: Any, conversations: Sequence[Conversation], arguments: Mapping[str, Any]) -> list[str]:
     """Conversations as prompts: the text that a tokenizer's chat template makes of them, generation prompt included.
 
-    `arguments` are those of the template besides the messages. UserError: the template cannot be used, refuses a
+    `arguments` are those of the template besides the messages. Raises UserError: the template cannot be used, refuses a
     conversation, or leaves a message's text out.
     """
     for roles in {tuple(str(message["role"]) for message in conversation) for conversation in conversations}:
@@ -92,7 +92,8 @@ def template_thinks(tokenizer: Any, arguments: Mapping[str, Any]) -> bool:
 
     It is if it opens the thinking in its prompts (R1-Distill), or deals with the tag anywhere (Qwen3, which takes the
     thinking out of earlier answers). It is not if its prompts end with a thinking that is closed (Qwen3 with
-    `enable_thinking` off), or it has no such tag (SmolLM2, Llama 3, Qwen2.5-Coder). UserError: as for `render_prompts`.
+    `enable_thinking` off), or it has no such tag (SmolLM2, Llama 3, Qwen2.5-Coder). Raises UserError: as for
+    `render_prompts`.
     """
     prompt = _shortest_prompt(tokenizer, arguments)
     if opened_thinking(prompt):

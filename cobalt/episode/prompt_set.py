@@ -40,7 +40,7 @@ class PromptSet:
     def first_turn(self, question: str, fn_name: str | None = None) -> str:
         """The first user message for a problem statement; `fn_name` is the function to write, None: a whole program.
 
-        UserError: the template does not render these texts; the message names its file.
+        Raises UserError: the template does not render these texts; the message names its file.
         """
         with _naming(self.first_turn_template.filename):
             return self.first_turn_template.render(question=question, fn_name=fn_name)
@@ -76,7 +76,7 @@ def _naming(file: object) -> Iterator[None]:
 def load_prompts(name: str | None) -> PromptSet:
     """Load a built-in set by name (`paper`, `pocket`, `program`) or any folder by path; None: `paper`.
 
-    UserError: there is no such set, a file of it is missing, or a template does not render.
+    Raises UserError: there is no such set, a file of it is missing, or a template does not render.
     """
     name = DEFAULT if name is None else name
     folder = BUILT_IN / name if (BUILT_IN / name).is_dir() else Path(name)

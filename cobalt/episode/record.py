@@ -150,7 +150,7 @@ def read_trajectories(path: Path, *, unfinished: bool = False) -> Iterator[Probl
 def decode_trajectories(problem: Problem, record: Mapping[str, Any]) -> tuple[Trajectory, ...]:
     """The trajectories of one multi-turn or evaluated record, by sample.
 
-    UserError: the record has no responses, or a field is malformed; the message names the field.
+    Raises UserError: the record has no responses, or a field is malformed; the message names the field.
     """
     columns = _columns(_TurnColumns, record, ("public_tests", "conversations", *_TURN))
     columns.pop("public_tests", None)
@@ -214,7 +214,7 @@ def axes_are_known(group: ProblemTrajectories) -> bool:
 def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
     """The responses of a single-turn record, by sample; None if the record has none (it is a problem only).
 
-    UserError: a field is malformed; the message names the field.
+    Raises UserError: a field is malformed; the message names the field.
     """
     if record.get("responses") is None:
         return None
@@ -228,7 +228,7 @@ def decode_first_turns(record: Mapping[str, Any]) -> tuple[Turn, ...] | None:
 def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The responses of a single-turn or multi-turn record, `[sample][turn]`; other fields are not read.
 
-    UserError: the record has no responses, or they are malformed.
+    Raises UserError: the record has no responses, or they are malformed.
     """
     if rows := _columns(_TurnColumns, record, ("raw_responses",)).get("raw_responses"):
         if len({len(row) for row in rows}) > 1:
@@ -243,8 +243,8 @@ def decode_responses(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
     """The results of the samples of a single-turn record on all tests of its problem.
 
-    The authors' judge writes a single failed entry if no test was run. UserError: the record has no results, or a
-    result is malformed or does not have one entry for each of `tests` tests.
+    The authors' judge writes a single failed entry if no test was run. Raises UserError: the record has no results, or
+    a result is malformed or does not have one entry for each of `tests` tests.
     """
     results: list[_Result] = _columns(_SampleColumns, record, ("exec_results",)).get("exec_results", [])
     if not results:
@@ -268,7 +268,7 @@ def feedback_tests(problem: Problem) -> TestSuite:
     """The tests that the feedback in a problem's multi-turn record came from.
 
     A record of the authors does not name these tests. Its feedback came from the perturbed tests if it has any.
-    UserError: the perturbed tests are malformed.
+    Raises UserError: the perturbed tests are malformed.
     """
     perturbed = None if recorded_public_tests(problem) == "benign" else problem.perturbed_tests()
     return problem.public_tests if perturbed is None else perturbed

@@ -108,7 +108,7 @@ def recorded_policy(source: Path) -> str:
     """The model by whose tokenizer prompts are measured where the user names none; a message says which.
 
     It is the model of the Hub that wrote the trajectories of a file, and where no manifest says which, the paper's.
-    UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
+    Raises UserError: the model lies in a folder, of which manifests have the name alone, or is a provider's.
     """
     engine: Mapping[str, Any] = next((made["engine"] for made in made_by(source) if "engine" in made), {})
     if "model_name" in engine or "fingerprint" in engine:
@@ -124,7 +124,7 @@ def recorded_policy(source: Path) -> str:
 def load_tokenizer(model_name: str) -> Any:
     """The tokenizer of a model, a Hugging Face id or a folder that holds tokenizer files.
 
-    UserError: there is no such model, or it cannot be fetched.
+    Raises UserError: there is no such model, or it cannot be fetched.
     """
     try:
         from transformers import AutoTokenizer

@@ -77,12 +77,12 @@ class Trajectory:
 
     @property
     def public_pass_rates(self) -> list[float]:
-        """The public pass rate of each turn; UserError: the file does not have it."""
+        """The public pass rate of each turn; raises UserError: the file does not have it."""
         return self._known([turn.public_pass_rate for turn in self.turns], "public_pass_rates", "a multi-turn script")
 
     @property
     def hidden_pass_rates(self) -> list[float]:
-        """The hidden pass rate of each turn; UserError: the trajectory has not been evaluated."""
+        """The hidden pass rate of each turn; raises UserError: the trajectory has not been evaluated."""
         return self._known([turn.hidden_pass_rate for turn in self.turns], "all_pass_rates", "eval_multi_turn.py")
 
     def _known(self, rates: list[float | None], field: str, script: str) -> list[float]:

@@ -153,7 +153,7 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
     malformed record ends the run when it is reached; what is finished by then is kept. A finished result needs no
     judge.
 
-    UserError: bad input, or a result that another input made. ServiceDown: the judge is not running.
+    Raises UserError: bad input, or a result that another input made. Raises ServiceDown: the judge is not running.
     """
     result = settings.output_file
     outcomes: dict[RecordId, Outcomes] = {}
@@ -197,7 +197,7 @@ def evaluated(result: Path) -> dict[str, Any]:
 def turn_metrics(outcomes: Sequence[Outcomes], source: str) -> list[TurnMetrics]:
     """Pass@1 by turn of evaluated problems; `source` is their file, for messages.
 
-    UserError: there is no problem, or they have different numbers of turns.
+    Raises UserError: there is no problem, or they have different numbers of turns.
     """
     with naming(source):
         passes = pass_at(outcomes, 1)
@@ -250,7 +250,7 @@ def evaluate_samples(settings: SamplesSettings) -> SamplesOutcome:
     """Measure a single-turn result.
 
     Writes its records with the fields of an evaluated multi-turn record of one turn, and the figures next to them, as
-    .metrics.json. UserError: bad input, or a result that another input made; as for `sample_metrics`.
+    .metrics.json. Raises UserError: bad input, or a result that another input made; as for `sample_metrics`.
     """
     source, result = settings.input_file, settings.output_file
     with whole(result, {"stage": "single_turn_evaluation"}, [source]) as output:
@@ -286,7 +286,7 @@ def _evaluated(source: Path, record: dict[str, Any]) -> dict[str, Any]:
 def count_distinct(group: ProblemTrajectories) -> Outcomes:
     """The outcomes of an evaluated problem, with the number of different programs in its first turns.
 
-    Responses without a program do not count. UserError: the problem is not evaluated.
+    Responses without a program do not count. Raises UserError: the problem is not evaluated.
     """
     outcomes = outcomes_of(group)
     programs = [trajectory.turns[0].program for trajectory in group.trajectories]
@@ -301,7 +301,7 @@ def sample_metrics(outcomes: Sequence[Outcomes], ks: Sequence[int] = ()) -> list
     """The figures of all problems, and then of each difficulty in the order of the problems, if they have one.
 
     `outcomes` are those of `count_distinct`, and `ks` the k of pass@k; empty: those of 1 and 10 for which every problem
-    has enough samples. UserError: there is no problem, a k is below 1, or a problem has fewer samples than it.
+    has enough samples. Raises UserError: there is no problem, a k is below 1, or a problem has fewer samples than it.
     """
     if not outcomes:
         raise UserError("there is no evaluated problem")

@@ -75,7 +75,7 @@ class RepairSettings(RolloutSettings):
         return super().decisive() | {name: getattr(self, name) for name in of_this_stage}
 
     def feedback_tests(self, problem: Problem) -> TestSuite:
-        """The tests of a problem that feedback comes from; UserError: it does not have them."""
+        """The tests of a problem that feedback comes from; raises UserError: it does not have them."""
         if not problem.public_tests:
             raise UserError(
                 "it has no public tests (field 'public_test_cases'), and feedback comes from them: cobalt split makes"
@@ -166,7 +166,7 @@ def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) ->
     """How many samples a run has for each problem: as many as its input has, and `wanted` where that has none.
 
     `recorded` is the number of recorded responses of each problem; 0: it has none. The default of `GenerationSettings`
-    stands for "as many as are recorded"; UserError: another number is asked for. Different numbers hold for each
+    stands for "as many as are recorded"; raises UserError: another number is asked for. Different numbers hold for each
     problem, and `wanted` for the others.
     """
     numbers = sorted(set(recorded) - {0})
@@ -181,7 +181,7 @@ def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) ->
 async def _check_first_turn(settings: RepairSettings, engine: Engine) -> dict[str, Any]:
     """The settings of recorded first turns that differ from this run's, and may, by the manifests of the input.
 
-    UserError: another setting differs.
+    Raises UserError: another setting differs.
     """
     if isinstance(engine, ReplayEngine):  # which generates nothing
         return {}

@@ -83,13 +83,13 @@ class Outcomes:
         return [[rate == 1.0 for rate in rates] for rates in zip(*self.hidden, strict=True)]
 
     def pass_at(self, k: int) -> list[float]:
-        """Unbiased pass@k by turn; UserError: k is below 1, or there are fewer than k trajectories."""
+        """Unbiased pass@k by turn; raises UserError: k is below 1, or there are fewer than k trajectories."""
         _check_samples(self, k)
         return [pass_at_k(self.samples, sum(right), k) for right in self.right]
 
 
 def outcomes_of(group: ProblemTrajectories) -> Outcomes:
-    """The outcomes of an evaluated problem; UserError: it is not evaluated."""
+    """The outcomes of an evaluated problem; raises UserError: it is not evaluated."""
     judged = all(turn.public_pass_rate is not None for trajectory in group.trajectories for turn in trajectory.turns)
     return Outcomes(
         difficulty=str(group.problem.record.get("difficulty") or ""),
@@ -172,7 +172,7 @@ def _check_samples(one: Outcomes, k: int) -> None:
 def means_by_turn(rows: Sequence[Sequence[float]], bounds: tuple[float, float] | None = RATES) -> list[Mean]:
     """The means over problems of figures by turn, [problem][turn]; `bounds` as for `bootstrap_interval`.
 
-    UserError: there is no problem, or they differ in their number of turns.
+    Raises UserError: there is no problem, or they differ in their number of turns.
     """
     if not rows:
         raise UserError("there is no evaluated problem")

@@ -95,7 +95,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
     @property
     def generation(self) -> GenerationSettings:
-        """How responses are drawn; its `seed` is the run's seed, None without one. UserError: a value out of range."""
+        """How responses are drawn, with the run's seed or None. Raises UserError: a value is out of range."""
         same = ("temperature", "top_p", "max_tokens", "chat_template_thinking")
         values = {name: getattr(self, name) for name in same}
         values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}
@@ -130,7 +130,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         return replace(self, samples="unseeded" if generation.get("seed") is None else "seeded")
 
     def chosen(self, problems: Sequence[Problem]) -> list[Problem]:
-        """The problems that the run works on, of all in its input; UserError: there is none with a chosen id."""
+        """The problems that the run works on, of all in its input; raises UserError: there is none with a chosen id."""
         return choose_problems(problems, self.input_file, self.limit, self.ids)
 
     def check_wording(self, problems: Sequence[Problem]) -> None:
