@@ -162,7 +162,7 @@ def _problems(
         instruction = prompts.first_turn(statement.text)
         inputs, outputs = zip(*statement.samples, strict=True)
         tests = TestSuite(inputs, outputs)
-        record = problem_record(problem, statement.text, instruction, tests, source="codenet")
+        record = problem_record(problem, statement.text, instruction, tests) | {"source": "codenet"}
         yield JudgedProblem(problem, opening_messages(instruction, prompts), candidates, record)
 
 

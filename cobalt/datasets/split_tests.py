@@ -32,8 +32,8 @@ def split_tests(problem: Problem, public_tests: int = PUBLIC_TESTS) -> dict[str,
     if has_tests(record, "public_test_cases") or has_tests(record, "hidden_test_cases"):
         return record
     tests, known = record["test_cases"], [field.name for field in fields(TestSuite)]
-    given = parse_json(tests) if isinstance(tests, str) else tests
-    unknown = sorted({key for key, value in given.items() if value is not None} - set(known))
+    decoded = parse_json(tests) if isinstance(tests, str) else tests
+    unknown = sorted({key for key, value in decoded.items() if value is not None} - set(known))
     if unknown:  # such as a misspelt fn_name
         raise UserError(f"problem {problem.id!r}: its tests have {unknown[0]!r}, and may have {', '.join(known)} alone")
     count = len(problem.tests)

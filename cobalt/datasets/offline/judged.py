@@ -142,14 +142,14 @@ def _problems(
             to.programs[EVALUATED] += number
             continue
         candidates: list[Candidate] = []
-        for place, read in enumerate(reads):
+        for number_of_file, read in enumerate(reads):
             for program in read.programs:
                 if isinstance(program, Dropped):
                     to.programs.leave_out(program.reason, f"{identifier}/{program.origin}")
                 elif len(files) == 1:
                     candidates.append(program)
                 else:
-                    response = replace(program.response, origin=f"{place}:{program.response.origin}")
+                    response = replace(program.response, origin=f"{number_of_file}:{program.response.origin}")
                     candidates.append(program._replace(response=response))
         problem = next((read.problem for read in reads if read.problem is not None), None)
         fields = {} if problem is None else problem.record

@@ -12,6 +12,7 @@ import builtins
 import gc
 import sys
 from _io import StringIO
+from _weakref import ref as reference
 from atexit import _run_exitfuncs as _run_exit_handlers
 from os import _exit
 from sys import __excepthook__ as _print_exception
@@ -31,6 +32,8 @@ FAILURES = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 # Characters kept of each end of a compiler's message: the message may quote the source, which may be one long line.
 _MESSAGE_END = 4096
 _MOST_WARNINGS = 100  # lines of a compiler's warnings that are kept
+
+_BUILT_IN = frozenset(dir(builtins))
 
 _paper_guard: Any = None
 
@@ -55,10 +58,7 @@ def compile_source(source: bytes, limits: dict[str, Any]) -> tuple[list[CodeType
     stderr, printed = sys.stderr, StringIO()
     sys.stderr = printed if limits["syntax_warnings"] else None
     try:
-        if _paper_guard is None:
-            codes = [compile(text, FILE_NAME, "exec", dont_inherit=True)]
-        else:
-            codes = [_paper_guard.compile_after_guard(text, FILE_NAME)]
+        codes = [_compile(text)]
     except SyntaxError as error:
         if not (limits["top_level_return"] and error.msg == "'return' outside function"):
             raise
@@ -90,6 +90,12 @@ def text_of(source: bytes) -> str:
     """A program as text, whatever encoding it declares: it comes from a response, and is sent as UTF-8."""
     text = source.decode("utf-8", "surrogatepass")
     return text if _paper_guard is not None else text.removeprefix("\ufeff")
+
+
+def _compile(text: str) -> CodeType:
+    if _paper_guard is not None:
+        return _paper_guard.compile_after_guard(text, FILE_NAME)  # type: ignore[no-any-return]
+    return compile(text, FILE_NAME, "exec", dont_inherit=True)
 
 
 def _with_source(warnings: str, text: str) -> bytes:
@@ -152,7 +158,7 @@ def _exit_status(error: SystemExit) -> int:
     if isinstance(error.code, int):
         # Python treats a number that does not fit into 64 bits as -1.
         return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
-    _survive(lambda: sys.stderr.write(f"{error.code}\n"))
+    _complain(error.code)
     return 1
 
 
@@ -161,16 +167,26 @@ def report(error: BaseException) -> int:
     _allow_depth()
     if isinstance(error, SystemExit):
         return _exit_status(error)
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
+    _shorten(error)
     if _paper_guard is not None:
         _paper_guard.hide_itself(error.__traceback__)
+    added: dict[str, Any] = {}
+    if isinstance(error, NameError) and sys.excepthook is _print_exception:
+        added = {name: value for name, value in builtins.__dict__.items() if name not in _BUILT_IN}
+    for name in added:
+        del builtins.__dict__[name]  # Python would offer them as what was meant
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
         return _exit_status(leaving)
-    except BaseException:  # noqa: BLE001 - the program's own hook
+    except BaseException as failure:  # noqa: BLE001 - the program's own hook
+        _shorten(failure)
+        _complain("Error in sys.excepthook:")
+        _print_exception(type(failure), failure, failure.__traceback__)
+        _complain("\nOriginal exception was:")
         _print_exception(type(error), error, error.__traceback__)
+    finally:
+        builtins.__dict__.update(added)
     return 1
 
 
@@ -187,16 +203,38 @@ def leave(status: int) -> None:
     _survive(_run_exit_handlers)
     status = _flush("stdout", status)
     status = _flush("stderr", status)
-    sys.modules.pop("__main__", None)
-    _survive(gc.collect)
+    _survive(_free_objects)
     status = _flush("__stdout__", status)
     status = _flush("__stderr__", status)
     _exit(status)
 
 
+def _free_objects() -> None:
+    module = sys.modules.pop("__main__", None)
+    if not isinstance(module, ModuleType):
+        return
+    alive = reference(module)
+    del module
+    gc.collect()  # finalizers still see the program's names with their values
+    module = alive()
+    if module is None:
+        return
+    # Something still holds the module: clear its names one after the other, as Python does in that case.
+    namespace = module.__dict__
+    for private in (True, False):
+        for name in [name for name in namespace if name.startswith("_") == private and name != "__builtins__"]:
+            namespace[name] = None
+    gc.collect()
+
+
 def _allow_depth() -> None:
     """Raise the recursion limit, which the program may have lowered too far for the code that follows it."""
     _set_recursion_limit(max(1000, _recursion_limit()))
+
+
+def _shorten(error: BaseException) -> None:
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def _survive(action: Callable[[], object]) -> None:
@@ -205,6 +243,11 @@ def _survive(action: Callable[[], object]) -> None:
         action()
     except BaseException:  # noqa: BLE001 - there is no caller left to handle it
         pass
+
+
+def _complain(message: object) -> None:
+    """Write a line to standard error, if that still works."""
+    _survive(lambda: sys.stderr.write(f"{message}\n"))
 
 
 def _flush(name: str, status: int) -> int:
