@@ -96,10 +96,8 @@ class LiteLLMEngine:
         self._ended = False
         self._requests: set[asyncio.Task[Completion]] = set()
         self._reported: frozenset[str] = frozenset()
+        self._taken: dict[str, bool] = {}  # by name alone: of a run's parameters only the seed's value changes
         self._model, self._provider, self._key_name, self._access = find_access(self._litellm, flags, credentials)
-        supported = self._litellm.get_supported_openai_params(self._model, custom_llm_provider=self._provider) or ()
-        # Servers of one's own render a chat template; providers do not expose theirs.
-        self._takes = frozenset(supported) | ({"extra_body"} if flags.api_base else frozenset())
         if flags.spend_limit is not None and self._cost({}) is None:
             raise UserError(
                 f"spend_limit needs a price, and LiteLLM knows none of {flags.model_name!r}: give --prompt_price and"
@@ -163,7 +161,7 @@ class LiteLLMEngine:
             "extra_body": {"chat_template_kwargs": switch} if switch else None,
         }
         wanted = {name: value for name, value in wanted.items() if value is not None}
-        taken = {name: value for name, value in wanted.items() if name in self._takes}
+        taken = {name: value for name, value in wanted.items() if self._takes(name, value)}
         dropped = frozenset(name for name in wanted.keys() - taken.keys() if (name, wanted[name]) != ("top_p", 1.0))
         if dropped - self._reported:
             self._reported |= dropped
@@ -316,6 +314,21 @@ class LiteLLMEngine:
                     sum(self._litellm.cost_per_token(model, custom_llm_provider=self._provider, usage_object=counts))
                 )
         return None
+
+    def _takes(self, name: str, value: Any) -> bool:
+        """Whether LiteLLM can send a parameter to this provider."""
+        if name == "extra_body":  # for servers that render a chat template; providers do not expose theirs
+            return self._flags.api_base is not None
+        if name in self._taken:
+            return self._taken[name]
+        get = self._litellm.utils.get_optional_params
+        options = {"model": self._model, "custom_llm_provider": self._provider, "drop_params": False}
+        try:
+            # LiteLLM accepts some parameters and does not send them, so compare with what it sends without them.
+            self._taken[name] = bool(get(**options, **{name: value}) != get(**options))
+        except self._litellm.UnsupportedParamsError:
+            self._taken[name] = False
+        return self._taken[name]
 
     def _response_format(self) -> dict[str, Any] | None:
         if self._schema is None or not self._litellm.supports_response_schema(self._model, self._provider):

@@ -50,7 +50,6 @@ _ENDS: tuple[tuple[Container[int], str, type[Exception] | FinishReason, str], ..
         "{reason}",
     ),
     ((401, 402, 403), "", RequestRefused, _KEY_REFUSED),
-    ((400,), "unsupportedparamserror", RequestRefused, "{reason}"),  # of LiteLLM: a temperature, for some models
     ((404,), "", RequestRefused, "the provider has no model {model!r}: {reason}"),
     # The conversation, with `max_tokens` or alone, is longer than the model's context.
     (
