@@ -27,6 +27,7 @@ class ProviderFailure(InfrastructureError):
 
 _UNNAMED_STATUS = 500
 _ANY = range(600)
+_PROMPT_AND_CONTEXT = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _KEY_REFUSED = "the provider refused the key in {key} for {model!r}: {reason}"
 
 _ENDS: tuple[tuple[Container[int], str, type[Exception] | FinishReason, str], ...] = (
@@ -156,6 +157,16 @@ def error_inside(body: Body) -> ProviderError | None:
             status = next((int(name) for name in names if re.fullmatch(r"[45]\d\d", name)), _UNNAMED_STATUS)
             return ProviderError(status, str(details.get("message") or error), str(error).lower())
     return None
+
+
+def left_of_context(message: str) -> dict[str, int]:
+    """The `max_tokens` that a prompt leaves of the context, where a refusal adds them up, as Anthropic's does; or {}.
+
+    Others take what is left without a number.
+    """
+    numbers = _PROMPT_AND_CONTEXT.search(message)
+    left = int(numbers[2]) - int(numbers[1]) if numbers else 0
+    return {"max_tokens": left} if left > 0 else {}
 
 
 def read_answer(answer: Body, read: Body) -> tuple[str, FinishReason, str]:
