@@ -1,8 +1,8 @@
 """Requests to servers that answer alike, such as the replicas of a judge: `Servers`, the pool of their URLs.
 
-A request goes to the server with the fewest open requests. A server that fails is passed over for ten seconds, and then
-describes itself before it gets requests again. Failures that another attempt can repair are retried; refusals are the
-user's mistakes, in the server's own words. What is sent and answered is up to the caller.
+A request goes to the server with the fewest open requests. A server that loses connections, or is busy three times in a
+row, is left out until it answers again. Failures that another attempt can repair are retried; refusals are the user's
+mistakes, in the server's own words. What is sent and answered is up to the caller.
 """
 
 import asyncio
@@ -29,9 +29,10 @@ Content = bytes | Callable[[str], bytes]
 UNIX = "unix:"
 """A URL `unix:PATH` is the app at `/` of the server on this socket."""
 
-PASSED_OVER = 10.0
-"""Seconds for which a server that has failed gets no requests, as long as another one answers."""
+ASKED_AGAIN = 10.0
+"""Seconds after which a server that was left out is asked whether it answers."""
 
+_BUSY_IN_A_ROW = 3
 _ANSWER_SECONDS = 10.0
 _IDLE_SECONDS = 4.0  # below the 5 s after which uvicorn closes a connection
 # A machine that has gone without a word is noticed after a minute, however long its answer may take.
@@ -52,6 +53,7 @@ class Servers:
         name: The service in messages, such as "the judge".
         start_advice: How to start it, for the message where none answers.
         attempts: How many times a request is sent before its failure is raised.
+        longest_wait: Longest pause between two attempts, in seconds.
 
     Raises:
         UserError: there is no URL, or one is not the URL of a server.
@@ -65,13 +67,14 @@ class Servers:
         name: str,
         start_advice: str,
         attempts: int = 8,
+        longest_wait: float = 20.0,
     ) -> None:
         if not urls:
             raise UserError(f"{name} has no URL: {start_advice}")
         self.name, self._advice = name, start_advice
-        self._retrying = retrying(attempts, first_pause=0.2, longest_pause=20.0)
+        self._retrying = retrying(attempts, first_pause=0.2, longest_pause=longest_wait)
         self._servers = [_Server(url, token, name) for url in dict.fromkeys(urls)]
-        self._answered = 0.0  # when one of them last answered
+        self._answered = False
         self._description: dict[str, Any] | None = None
 
     @property
@@ -88,34 +91,35 @@ class Servers:
             accept: Statuses above 399 that are answers, too.
 
         Raises:
-            UserError: the server refuses the request (a status below 500, but 408, 409 and 429), or a server that had
-                failed answers again, with other settings.
-            ServiceDown: none of the servers has answered meanwhile; the message says how to start one.
+            UserError: the server refuses the request (a status below 500, but 408, 409 and 429).
+            ServiceDown: none of the servers answers; the message says how to start one.
             InfrastructureError: every attempt failed.
         """
-        began = time.monotonic()
         try:
             answer: httpx.Response = await self._retrying(self._once, path, content, accept)
         except InfrastructureError as error:
-            if isinstance(error, ServiceDown) or self._answered > began:
+            if isinstance(error, ServiceDown) or not all(server.out for server in self._servers):
                 raise
-            raise ServiceDown(f"{error}: {self._advice}") from error
+            raise self._down() from error
         return answer
 
     async def ask_all(self, path: str, *, accept: Collection[int] = ()) -> list[httpx.Response]:
         """The answers to `GET path` of all servers that answer; raises as `post`."""
-        ends = await asyncio.gather(
+        ends: list[Any] = await asyncio.gather(
             *(self._retrying(self._send, server, path, None, accept) for server in self._servers),
             return_exceptions=True,
         )
-        failed = [end for end in ends if isinstance(end, InfrastructureError | httpx.RequestError)]
+        failures: list[InfrastructureError] = []
         for server, end in zip(self._servers, ends, strict=True):
-            # A server that is not passed over would get requests, and nobody would know its answer.
-            if isinstance(end, BaseException) and not (end in failed and server.passed_over):
+            # A server that is not left out would get requests, and nobody would know its answer.
+            if isinstance(end, InfrastructureError) and server.out:
+                failures.append(end)
+            elif isinstance(end, BaseException) and not isinstance(end, httpx.RequestError):
                 raise end
-        if len(failed) == len(ends):
-            raise next((end for end in failed if isinstance(end, InfrastructureError)), self._down())
-        return [end for end in ends if isinstance(end, httpx.Response)]
+        answers = [end for end in ends if isinstance(end, httpx.Response)]
+        if not answers:
+            raise failures[0] if failures else self._down()
+        return answers
 
     async def describe(self) -> dict[str, Any]:
         """What all servers answer to `GET /describe`.
@@ -137,28 +141,55 @@ class Servers:
         await asyncio.gather(*(server.close() for server in self._servers))
 
     async def _once(self, path: str, content: Content, accept: Collection[int]) -> httpx.Response:
-        now = time.monotonic()
-        # Where all are passed over, the one that failed first.
-        server = min(self._servers, key=lambda server: (max(server.passed_over, now), server.open))
+        server = await self._choose()
         try:
-            if server.passed_over:
-                server.pass_over()  # by other requests, while this one finds out
-                answer = await self._send(server, "/describe", None, range(400, 500))
-                if self._description is not None and answer.is_success:
-                    _check(answer, self._description)
-                server.passed_over = 0.0
             return await self._send(server, path, content, accept)
         except httpx.RequestError as error:
-            if not self._answered and all(server.passed_over for server in self._servers):
-                raise self._down() from None  # it has never been there: nobody waits for it
             raise InfrastructureError(f"{self.name} at {server.url}: {error or type(error).__name__}") from error
+
+    async def _choose(self) -> "_Server":
+        """The server with the fewest open requests of those that answer; those left out are asked when it is time."""
+        all_out, now = all(server.out for server in self._servers), time.monotonic()
+        due = [server for server in self._servers if server.out and (all_out or now - server.asked > ASKED_AGAIN)]
+        for server in due:  # in the background, where no request waits for the answer
+            if server.probe is None or server.probe.done():
+                server.probe = asyncio.create_task(self._ask_again(server))
+        probes = [server.probe for server in due if server.probe is not None]
+        pending = set(probes)
+        while pending and all(server.out for server in self._servers):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        answering = [server for server in self._servers if not server.out]
+        if answering:
+            return min(answering, key=lambda server: server.open)
+        for probe in probes:
+            if (refusal := probe.result()) is not None:
+                raise refusal
+        if not self._answered:
+            raise self._down()  # it has never been there: nobody waits for it
+        raise InfrastructureError(f"{self.name} does not answer ({', '.join(self.urls)})")
+
+    async def _ask_again(self, server: "_Server") -> UserError | None:
+        """Count a server in that was left out, if it answers again; the error if its settings are others now."""
+        server.asked = time.monotonic()
+        try:
+            answer = await server.send("/describe", None)
+        except httpx.RequestError:
+            return None
+        if self._description is not None and answer.is_success:
+            try:
+                _check(answer, self._description)
+            except UserError as error:
+                logger.warning("%s: it gets no requests", error)
+                return error
+        if not answer.is_server_error:
+            server.count_in()
+        return None
 
     async def _send(
         self, server: "_Server", path: str, content: Content | None, accept: Collection[int]
     ) -> httpx.Response:
         answer = await server.send(path, content)
-        if not answer.is_server_error:
-            self._answered = time.monotonic()
+        self._answered = True
         if answer.is_success or answer.status_code in accept:
             return answer
         reason = f"{self.name} at {server.url}: {reason_of(answer)}"
@@ -176,7 +207,10 @@ class _Server:
     def __init__(self, url: str, token: str | None, name: str) -> None:
         self.url = url
         self.open = 0  # requests in flight
-        self.passed_over = 0.0  # until when others get its requests; 0: it has not failed
+        self.out = False  # whether it is left out
+        self.asked = 0.0  # when it was last asked whether it answers
+        self.probe: asyncio.Task[UserError | None] | None = None  # asks whether it answers again
+        self._busy = 0  # answers in a row that it is busy
         self._token = token
         # Each has one connection: httpx looks through all connections of a client for each request, several times.
         self._clients: list[httpx.AsyncClient] = []
@@ -203,29 +237,34 @@ class _Server:
                 headers={"Content-Type": "application/json"} if content is not None else {},
                 timeout=httpx.Timeout(_ANSWER_SECONDS if content is None else None, connect=_ANSWER_SECONDS),
             )
-        except httpx.RequestError as error:
-            self._failed(str(error) or type(error).__name__)
+        except httpx.RequestError:
+            self._leave_out("it does not answer")
             raise
         finally:
             self.open -= 1
             self._idle.append(client)
-        if answer.is_server_error:
-            self._failed(reason_of(answer))
+        self._busy = self._busy + 1 if answer.status_code in (503, 504) else 0
+        if self._busy >= _BUSY_IN_A_ROW:
+            self._leave_out(f"it is busy ({reason_of(answer)})")
         return answer
 
-    def pass_over(self) -> None:
-        """Give others its requests for some time."""
-        self.passed_over = time.monotonic() + PASSED_OVER
+    def count_in(self) -> None:
+        """Give the server requests again."""
+        if self.out:
+            logger.warning("%s answers again", self.url)
+        self.out, self._busy = False, 0
 
     async def close(self) -> None:
         """Close the connections."""
+        if self.probe is not None:
+            self.probe.cancel()
         await asyncio.gather(*(client.aclose() for client in self._clients))
         self._clients, self._idle = [], []
 
-    def _failed(self, reason: str) -> None:
-        if not self.passed_over:
-            logger.warning("%s fails (%s): others get its requests until it answers", self.url, reason)
-        self.pass_over()
+    def _leave_out(self, cause: str) -> None:
+        if not self.out:
+            logger.warning("%s is left out until it answers: %s", self.url, cause)
+        self.out, self.asked = True, time.monotonic()
 
     def _connected(self) -> httpx.AsyncClient:
         """One more client; it belongs to the event loop of its first request."""
