@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from cobalt.serving.settings import HttpSettings
 from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.records import checked
-from cobalt.stage.rows import TooManyValues, decode_json
+from cobalt.stage.rows import MOST_LEVELS, JsonMeasure, TooManyValues, decode_json
 
 # Headers that proxies set: the visible address is then not the sender's.
 _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
@@ -88,9 +88,9 @@ class Guard:
     """The checks of one app.
 
     If a token is set, a request needs it; if not, the request must come from the machine itself and ask for it by a
-    name of its own. Requests of web pages are refused. From first byte to answer, a replica holds at most eight
-    bodies of more than 64 KiB at a time, and one of more than 16 MiB. A body that does not declare its length counts as
-    the longest.
+    name of its own. Requests of web pages are refused. A replica holds at most eight bodies of the largest size, from
+    their first byte to the answer, and of bodies above 16 MiB as many as fit into 128 MiB, or one. A body that does not
+    declare its length counts as the longest until it has arrived. Bodies of up to 64 KiB do not count.
 
     Args:
         settings: The token, and the limits of a body.
@@ -102,7 +102,8 @@ class Guard:
         self._token = settings.token.get_secret_value() if settings.token is not None else None
         self._max_bytes, self._max_seconds = settings.max_request_bytes, settings.max_body_seconds
         self._prefix, self._max_values = prefix, max_values
-        self._bodies, self._long_bodies = asyncio.Semaphore(_BODIES_HELD), asyncio.Semaphore(1)
+        self._free = max(self._max_bytes, _BODIES_HELD * min(self._max_bytes, _HELD_BODY))
+        self._changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
     async def body(self, request: Request) -> AsyncIterator[Any]:
@@ -119,17 +120,26 @@ class Guard:
         length = int(declared[:20]) if declared.isascii() and declared.isdecimal() else self._max_bytes
         if length > self._max_bytes:
             raise self._too_long()
-        async with contextlib.AsyncExitStack() as stack:
-            if length > _SMALL_BODY:
-                bodies = self._long_bodies if length > _HELD_BODY else self._bodies
-                try:
-                    async with asyncio.timeout(self._max_seconds):
-                        await stack.enter_async_context(bodies)
-                except TimeoutError:
-                    raise Refused(503, "other requests have too many bytes in flight: try again") from None
+        held = length if length > _SMALL_BODY else 0
+        try:
+            async with asyncio.timeout(self._max_seconds), self._changed:
+                await self._changed.wait_for(lambda: held <= self._free)
+                self._free -= held
+        except TimeoutError:
+            raise Refused(503, "other requests have too many bytes in flight: try again") from None
+        try:
             body = await self._read(request)
-            facts = body, self._max_values
-            yield _decode(*facts) if len(body) < _LARGE_BODY else await asyncio.to_thread(_decode, *facts)
+            spare = max(0, held - len(body))  # of a body that does not declare its length
+            held -= spare
+            await self._give_back(spare)
+            yield _decode(body) if len(body) < _LARGE_BODY else await asyncio.to_thread(_decode, body)
+        finally:
+            await self._give_back(held)
+
+    async def _give_back(self, amount: int) -> None:
+        self._free += amount  # first, because the rest may be cancelled
+        async with self._changed:
+            self._changed.notify_all()
 
     def admit(self, request: Request) -> None:
         """Check only who sends a request.
@@ -158,27 +168,31 @@ class Guard:
     async def _read(self, request: Request) -> bytes:
         """The body, read only as far as it keeps to the limits, whatever length it declares."""
         body = bytearray()
+        measure = JsonMeasure(self._max_values, MOST_LEVELS)
         try:
             async with asyncio.timeout(self._max_seconds):
                 async for piece in request.stream():
                     body += piece
                     if len(body) > self._max_bytes:
                         raise self._too_long()
+                    measure.add(piece)
         except TimeoutError:
             raise Refused(408, f"the body did not arrive within {self._max_seconds:g} s (max_body_seconds)") from None
         except ClientDisconnect:
             raise Refused(400, "the body ended early") from None
+        except TooManyValues as error:
+            raise Refused(422, f"the body has {error}, more than a request can need") from None
+        except UserError as error:
+            raise Refused(400, f"the body is {error}") from None
         return bytes(body)
 
 
-def _decode(body: bytes, max_values: int) -> Any:
-    """The JSON value of a body; Refused if it has too many values or is not strict UTF-8 JSON."""
+def _decode(body: bytes) -> Any:
+    """The JSON value of a body, whose values were counted as they came; Refused if it is not strict UTF-8 JSON."""
     try:
-        return decode_json(body.decode("utf-8"), most_values=max_values)
+        return decode_json(body.decode("utf-8"), most_values=None)
     except UnicodeDecodeError:
         raise Refused(400, "the body is not UTF-8 text") from None
-    except TooManyValues as error:
-        raise Refused(422, f"the body has {error}, more than a request can need") from None
     except UserError as error:
         raise Refused(400, f"the body is {error}") from None
 

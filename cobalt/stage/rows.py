@@ -13,12 +13,12 @@ import gzip
 import json
 import math
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
 from io import BufferedReader
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,15 @@ shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""
 
+MOST_LEVELS = 100
+"""Depth of arrays and objects in a body or a suite; far below that at which Python's own functions fail."""
 MOST_VALUES = 4_000_000
 """Most values of a JSON text that is not a line of a file, such as a field of one."""
 
-_MOST_LEVELS = 100  # of arrays and objects in such a text; far below that at which Python's own functions fail
-_NOT_BRACKETS = bytes({*range(256)} - {*b"[]{}"})
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_COPIED = 1 << 20  # bytes that are looked at, at a time
 _TOO_LARGE = 10**LONGEST_NUMBER
+_PIECE = sys.int_info.str_digits_check_threshold  # digits that `int` accepts under every limit
 _OTHER_FORMS = (
     (b"version https://git-lfs", "it is a pointer of Git LFS, not the data: fetch the data by 'git lfs pull'"),
     (b"<", "it is HTML or XML, such as a page that a browser saved: download the file itself"),
@@ -83,7 +86,8 @@ def decode_json(text: str | bytes, *, most_values: int | None = MOST_VALUES) -> 
         TooManyValues: it has more than `most_values` values.
     """
     if most_values is not None:
-        _check_values(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), most_values)
+        measure = JsonMeasure(most_values, MOST_LEVELS)
+        measure.add(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     try:
         # By itself, `json` would also read bytes as UTF-16 or UTF-32, and accept halves of surrogate pairs.
         if isinstance(text, bytes):
@@ -108,19 +112,47 @@ class TooManyValues(UserError):
     """A JSON text has more values than its reader accepts."""
 
 
-def _check_values(text: bytes, most_values: int) -> None:
-    """Refuse a JSON text of too many values or levels before it is decoded: `[],` takes 64 bytes in memory for three.
+class JsonMeasure:
+    """Counts the values and the depth of a JSON text that arrives in pieces, before anything is decoded.
 
-    What quoted strings hold is not counted, so that long strings are never refused.
+    Decoded, a value takes up to 64 bytes of memory, and `[],` has one in three bytes. What quoted strings hold is not
+    counted, so that long strings are never refused.
     """
-    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    too_many = text.count(b'"') > 4 * most_values + 2  # each value has a string, and as a member a name
-    outside = b"" if too_many else b"".join(text.split(b'"')[::2])
-    if too_many or sum(map(outside.count, (b"[", b"{", b","))) >= most_values:
-        raise TooManyValues(f"more than {most_values} values")
-    levels = accumulate(1 if mark in b"[{" else -1 for mark in outside.translate(None, _NOT_BRACKETS))
-    if max(levels, default=0) > _MOST_LEVELS:
-        raise UserError(f"nested too deeply (more than {_MOST_LEVELS} levels)")
+
+    def __init__(self, most_values: int, most_levels: int) -> None:
+        self._most_values, self._most_levels = most_values, most_levels
+        self._values, self._levels, self._quotes = 1, 0, 0
+        self._escape = b""  # a backslash whose character has not arrived
+
+    def add(self, piece: bytes) -> None:
+        """Count the next piece of the text, of any size.
+
+        Raises:
+            TooManyValues: the text has more than `most_values` values.
+            UserError: it has more than `most_levels` levels, or closes more than it opens.
+        """
+        for start in range(0, len(piece), _COPIED):
+            self._add(piece[start : start + _COPIED])
+
+    def _add(self, piece: bytes) -> None:
+        text = self._escape + piece
+        escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
+        self._escape = text[len(text) - escaped :]
+        text = text[: len(text) - escaped].replace(b"\\\\", b"").replace(b'\\"', b"")
+        quotes = text.count(b'"')
+        if self._quotes + quotes > 4 * self._most_values + 2:  # each value has a string, and as a member a name
+            raise TooManyValues(f"more than {self._most_values} values")
+        outside = b"".join(text.split(b'"')[self._quotes % 2 :: 2])
+        self._quotes += quotes
+        for bracket in outside.translate(None, _NOT_BRACKETS):
+            self._levels += 1 if bracket in b"[{" else -1
+            if self._levels > self._most_levels:
+                raise UserError(f"nested too deeply (more than {self._most_levels} levels)")
+            if self._levels < 0:
+                raise UserError("not valid JSON (it closes more than it opens)")
+        self._values += outside.count(b"[") + outside.count(b"{") + outside.count(b",")
+        if self._values > self._most_values:
+            raise TooManyValues(f"more than {self._most_values} values")
 
 
 def parse_json(text: str) -> Any:
@@ -170,14 +202,21 @@ def _json_text(value: Any, ensure_ascii: bool) -> str:
 
 
 def _long_integer(digits: str) -> int:
+    if digits.startswith("-"):
+        return -_long_integer(digits[1:])
     if len(digits) > LONGEST_NUMBER:
         raise ValueError(f"a number has {len(digits)} digits, more than {LONGEST_NUMBER}")
-    return int(Decimal(digits))  # exact, and under no limit
+    number = 0
+    for start in range(0, len(digits), _PIECE):
+        piece = digits[start : start + _PIECE]
+        number = number * 10 ** len(piece) + int(piece)
+    return number
 
 
 def _json_values(path: Path, file: BufferedReader, unfinished: bool) -> Iterator[tuple[str, Any]]:
     handle = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(b"\x1f\x8b") else file
-    start = handle.peek(64)
+    start = handle.read(64)
+    handle.seek(0)
     for beginning, advice in _OTHER_FORMS:
         if start.startswith(beginning):
             raise UserError(f"{path} is not JSON: {advice}")
