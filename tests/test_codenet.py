@@ -298,9 +298,16 @@ def test_links_of_an_archive_are_not_followed(data, tmp_path):
     assert not any(name.startswith("s9") for name in sources)
 
 
-def test_sources_of_a_problem_in_two_places_are_read_once(data, tmp_path):
+def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):
     archive = tar(fill(data, 2), tmp_path / "codenet.tar.gz")
-    assert content(run(data, tmp_path)[1]) == content(run((data, archive), tmp_path, "twice")[1])
+    scattered = archive_with(
+        tmp_path / "scattered.tar.gz",
+        {f"data/p0000{name}/Python/s00000000{place}.py": b"" for place, name in enumerate("010")},
+    )
+    described = tar(data, tmp_path / "m.tar", "w", ("metadata", "problem_descriptions"))
+    for inputs in ((data, archive), (scattered, described)):
+        with pytest.raises(UserError, match="p00000"):
+            run(inputs, tmp_path)
 
 
 def test_a_folder_that_is_not_codenet_is_refused_by_what_it_lacks(data, tmp_path):

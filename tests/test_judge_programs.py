@@ -186,6 +186,13 @@ def test_stopping_at_the_first_failure_gives_the_same_result_at_any_concurrency(
     assert [verdict.kind for verdict in result.verdicts] == kinds
 
 
+def test_a_suite_s_cpu_budget_leaves_later_tests_not_run_and_the_denominator_whole(bench):
+    code = "import time\nwhile time.process_time() < 0.2: pass\nprint(1)"
+    result = bench.judge(code, {str(n): "1" for n in range(6)}, suite_cpu_seconds=0.5)
+    assert [verdict.kind for verdict in result.verdicts] == [PASSED] * 3 + [VerdictKind.NOT_RUN] * 3
+    assert result.pass_rate == 0.5
+
+
 COMPUTES = "import time\nwhile time.process_time() < 0.3: pass"
 
 

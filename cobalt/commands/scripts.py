@@ -4,18 +4,20 @@ They use the engine and the judge of their flags or variables, else a running `c
 Serve on this machine, at its default port.
 """
 
-import contextlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import field, replace
 from typing import TypeVar
 
 import httpx
 from pydantic.dataclasses import dataclass
 
+from cobalt.engine import Engine
 from cobalt.engine.opening import engine_urls
 from cobalt.judge.opening import judge_urls
 from cobalt.rollout.multi_turn import RepairSettings, repair
 from cobalt.rollout.shared import RolloutSettings
 from cobalt.rollout.single_turn import SampleSettings, sample
+from cobalt.stage.errors import ServiceDown
 from cobalt.stage.run import Outcome
 from cobalt.stage.serve_state import use_running_services
 from cobalt.stage.service_flags import EngineKind, Several
@@ -32,6 +34,20 @@ class _Served(RolloutSettings):
     """No flag, as for model."""
     engine_kind: EngineKind | None = field(default=None, init=False)
     """No flag, as for model."""
+
+    def opened(self) -> AbstractAsyncContextManager[Engine]:
+        """The engine of the run.
+
+        Raises:
+            ServiceDown: none is running, and the run is not a replay.
+        """
+        if self.replay_file is None and not engine_urls(self.engine_url):
+            raise ServiceDown(
+                "no engine is running: start one with `cobalt serve --model MODEL`, or on Ray with `serve run"
+                " vllm_engine_actor:app model=MODEL --name vllm_actor --route-prefix /vllm_actor`, or name one by"
+                " --engine_url"
+            )
+        return super().opened()
 
 
 @dataclass(frozen=True)
@@ -69,12 +85,17 @@ async def multi_turn(settings: ServedRepairSettings) -> Outcome:
 
 def _with_services(settings: Settings) -> Settings:
     use_running_services(settings)
-    evaluator = f"{SERVE}/evaluator"
-    if not judge_urls(settings.judge_url) and not settings.judge:
-        with contextlib.suppress(httpx.HTTPError):
-            # Another status than 200 is that of an app that asks for a token.
-            if httpx.get(f"{evaluator}/describe", timeout=10, trust_env=False).status_code != 404:
-                settings = replace(settings, judge_url=(evaluator,))
-    if settings.replay_file is None and not engine_urls(settings.engine_url):
+    if not judge_urls(settings.judge_url) and not settings.judge and _answers("/evaluator"):
+        settings = replace(settings, judge_url=(f"{SERVE}/evaluator",))
+    if settings.replay_file is None and not engine_urls(settings.engine_url) and _answers("/vllm_actor"):
         settings = replace(settings, engine_url=(f"{SERVE}/vllm_actor",))
     return settings
+
+
+def _answers(route: str) -> bool:
+    """Whether Ray Serve on this machine has an app at a route, also one that asks for a token."""
+    try:
+        answer = httpx.get(f"{SERVE}{route}/describe", timeout=10, trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code != 404

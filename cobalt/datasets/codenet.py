@@ -107,18 +107,17 @@ def codenet_groups(settings: CodeNetSettings) -> Outcome:
     arguments["inputs"] = [path.absolute().name for path in settings.input_paths]
     with whole(settings.results, arguments, settings.evaluation_files) as result:
         tables, pages = read_descriptions(settings.input_paths)
-        digest = hashlib.sha256()  # without the sources, which are too large to be read once more
-        for name, text in (*sorted(tables.items()), *sorted(pages.items())):
-            digest.update(f"{name}\0{text}\0".encode())
-        content = digest.hexdigest()
-        for path in settings.results:
-            if (read_summary(path) or {}).get("descriptions", content) != content:
-                raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
         statements = {problem: read_statement(page) for problem, page in sorted(pages.items())}
         splits = split_problems(settings, {name: one.text for name, one in statements.items()})
-        writer.write(result, _problems(settings, prompts, writer, tables, statements, splits), splits)
+        digests = [f"{name}\0{text}" for name, text in (*tables.items(), *pages.items())]
+        sources = _digested(read_sources(settings.input_paths, _wanted(writer, tables, statements, splits)), digests)
+        writer.write(result, _problems(settings, prompts, writer, tables, statements, sources), splits)
+        data = hashlib.sha256("\0".join(sorted(digests)).encode()).hexdigest()
+        for path in settings.results:  # the data is too large to be read once more for a digest before
+            if (read_summary(path) or {}).get("data", data) != data:
+                raise UserError(f"{path} was made from other data: name another output folder, or move this one away")
         summary = writer.summary() | {"pages": _pages(statements.values())}
-        result.summary = summary | {"descriptions": content}
+        result.summary = summary | {"data": data}
     return groups_made(summary, "CodeNet", settings.output_dir)
 
 
@@ -131,15 +130,17 @@ def _pages(statements: Collection[Statement]) -> dict[str, int]:
     }
 
 
-def _problems(
-    settings: CodeNetSettings,
-    prompts: PromptSet,
-    writer: GroupWriter,
-    tables: Mapping[str, str],
-    statements: Mapping[str, Statement],
-    splits: Mapping[str, str],
-) -> Iterator[JudgedProblem]:
-    """The problems that have a statement, each with its programs; those that are left out are counted."""
+def _digested(read: Iterator[tuple[str, Sources]], digests: list[str]) -> Iterator[tuple[str, Sources]]:
+    """The sources as they are read, whose digests are added to a list."""
+    for problem, sources in read:
+        digests += [f"{name}\0{hashlib.sha256(source or b'').hexdigest()}" for name, source in sources.items()]
+        yield problem, sources
+
+
+def _wanted(
+    writer: GroupWriter, tables: Mapping[str, str], statements: Mapping[str, Statement], splits: Mapping[str, str]
+) -> set[str]:
+    """The problems that have a statement; those that are left out are counted."""
     wanted = set()
     for problem, table in sorted(tables.items()):
         writer.problems[READ] += 1
@@ -155,7 +156,19 @@ def _problems(
             continue
         writer.problems.leave_out(why, problem)
         writer.programs[why] += len(_submissions(problem, table, writer.programs))
-    for problem, sources in read_sources(settings.input_paths, wanted):
+    return wanted
+
+
+def _problems(
+    settings: CodeNetSettings,
+    prompts: PromptSet,
+    writer: GroupWriter,
+    tables: Mapping[str, str],
+    statements: Mapping[str, Statement],
+    read: Iterator[tuple[str, Sources]],
+) -> Iterator[JudgedProblem]:
+    """The problems whose sources are read, each with its programs; those that are left out are counted."""
+    for problem, sources in read:
         submissions = _submissions(problem, tables[problem], writer.programs)
         candidates = _candidates(submissions, sources, settings, writer.programs)
         statement = statements[problem]

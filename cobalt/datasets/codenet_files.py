@@ -86,10 +86,9 @@ def read_descriptions(paths: Collection[Path]) -> tuple[dict[str, str], dict[str
 def read_sources(paths: Collection[Path], wanted: Collection[str]) -> Iterator[tuple[str, Sources]]:
     """Each wanted problem once with its sources: in the order of folders and archives, then those without any.
 
-    Sources of a problem that are not next to each other count as missing, but for the first of them.
-
     Raises:
-        UserError: a file cannot be read, an archive is damaged, or the sources of a problem are too large together.
+        UserError: a file cannot be read, an archive is damaged, or the sources of a problem are in several places or
+            too large together.
     """
     seen: set[str] = set()
     for path in paths:
@@ -100,7 +99,7 @@ def read_sources(paths: Collection[Path], wanted: Collection[str]) -> Iterator[t
         )
         for problem, own in groupby(files, lambda file: file[0][1]):
             if problem in seen:
-                continue
+                raise UserError(f"the sources of {problem} are in several places of the input: give one copy of them")
             seen.add(problem)
             sources: dict[str, bytes | None] = {}
             total = 0

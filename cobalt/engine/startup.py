@@ -24,6 +24,8 @@ from cobalt.engine.vllm_settings import VllmSettings, default_dtype, threads_for
 from cobalt.stage.environment import environment_variables
 from cobalt.stage.errors import InfrastructureError, UserError
 
+logger = logging.getLogger(__name__)
+
 Device = Literal["cpu", "gpu"]
 
 _ERROR = re.compile(r"(?:^|[\s|])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (\S.*)$")
@@ -129,6 +131,11 @@ def start(settings: VllmSettings, output: EngineOutput) -> tuple[Any, Device, st
                 said = " ".join(said.removeprefix("Value error, ").split())
                 raise UserError(f"vLLM refuses the engine's settings: {said}") from None
             raise
+    if settings.dtype is None and dtype == "float32":
+        logger.info(
+            "the engine computes in float32, because this CPU has no instructions for bfloat16, which would be several"
+            " times slower; the engine's setting dtype=auto or dtype=bfloat16 asks for it all the same"
+        )
     return llm, device, dtype
 
 

@@ -38,7 +38,7 @@ class Progress:
         # Of each finished test also the seconds in which it was idle.
         self._done: list[tuple[Graded, float] | None] = [None] * len(suite)
         # Sums over the finished tests at the start of the list, so that each test is counted once.
-        self._counted, self._idle_spent = 0, 0.0
+        self._counted, self._cpu_spent, self._idle_spent = 0, 0.0, 0.0
         self._lanes = [0.0] * PAPER_LANES
         self._end: tuple[int, str] | None = None
 
@@ -87,6 +87,7 @@ class Progress:
             if done is None:
                 return None
             (verdict, _), idle = done
+            self._cpu_spent += verdict.cpu_seconds
             self._idle_spent += idle
             heapq.heapreplace(self._lanes, self._lanes[0] + verdict.cpu_seconds + idle)
             self._counted += 1
@@ -99,9 +100,11 @@ class Progress:
 
     def _reason(self, last: Verdict) -> str | None:
         """Why tests after the last counted one do not count; None if they count."""
-        wall = self.settings.suite_wall_seconds
+        cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
         if self._stop and last.kind is not VerdictKind.PASSED:
             return EARLIER_TEST_FAILED
+        if cpu is not None and self._cpu_spent > cpu:
+            return f"the suite's budget of {cpu:g} s of CPU time was spent"
         if wall is not None and self._idle_spent > wall:
             return f"the suite's budget of {wall:g} s of waiting was spent"
         return None

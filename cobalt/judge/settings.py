@@ -19,6 +19,7 @@ ENVIRONMENT_PREFIX = "COBALT_JUDGE_"
 PAPER: dict[str, Any] = {
     "wall_seconds": 4.0,
     "suite_seconds": 27.0,
+    "suite_cpu_seconds": None,
     "suite_wall_seconds": None,
     "stack_bytes": 1024 * MIB,
     "output_bytes": 64 * MIB,
@@ -44,6 +45,7 @@ class JudgeSettings(BaseModel):
         cpu_seconds: CPU time of a test, the program and its descendants together (paper: 4 s).
         wall_seconds: Time that a test may be idle, neither computing nor ready to compute. A test ends after twenty
             times this limit in any case. None: three times `cpu_seconds`, at least 10 s.
+        suite_cpu_seconds: CPU time of a whole suite, counted in list order; tests beyond it are `not_run`.
         suite_wall_seconds: Seconds that the tests of a suite may be idle together; tests beyond it are `not_run`.
         suite_seconds: Time limit of a whole suite in seconds (paper: 27 s), counted as on an idle machine that runs
             four tests at a time. Beyond it all tests are `not_run`, and the pass rate is 0.
@@ -80,6 +82,7 @@ class JudgeSettings(BaseModel):
 
     cpu_seconds: float = Field(4.0, gt=0, le=3600)
     wall_seconds: float | None = Field(None, gt=0)
+    suite_cpu_seconds: float | None = Field(None, gt=0)
     suite_wall_seconds: float | None = Field(60.0, gt=0)
     suite_seconds: float | None = Field(None, gt=0)
     memory_bytes: int = Field(1024 * MIB, ge=64 * MIB)
@@ -143,7 +146,7 @@ class JudgeSettings(BaseModel):
         interpreter = str(self.interpreter) if self.python is not None else platform.python_version()
         values = self.model_dump(mode="json", exclude=left_out)
         # The budget of CPU time that manifests name was a setting.
-        return values | {"wall_seconds": self.wall_limit, "python": interpreter, "suite_cpu_seconds": None}
+        return values | {"wall_seconds": self.wall_limit, "python": interpreter}
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any] | None = None) -> Self:

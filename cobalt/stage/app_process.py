@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from cobalt.stage.errors import InfrastructureError, UserError, last_line
 LOG_BYTES = 8 * 2**20
 """Size of a log from which it is rotated; one older file is kept."""
 
+_MESSAGE = re.compile(r"\d{4}-\d\d-\d\d .* (WARNING|ERROR) ")  # of the app's log, and not why it ended
 _MOST_ERRORS = 2**20  # bytes at the end of the standard error in which its last line is looked for
 
 
@@ -77,7 +79,8 @@ class AppProcess:
         said = os.pread(self.errors.fileno(), _MOST_ERRORS, begin)
         if not said and (older := Path(f"{self.errors.name}.1")).exists():  # it has just been rotated
             said = older.read_bytes()[-_MOST_ERRORS:]
-        return last_line(said.decode(errors="replace"))
+        lines = said.decode(errors="replace").splitlines()
+        return last_line("\n".join(line for line in lines if not _MESSAGE.match(line)))
 
     def rotate_errors(self) -> None:
         """Move its standard error to `FILE.1` if it has `LOG_BYTES` or more; the child goes on in the same file."""

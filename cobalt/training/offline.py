@@ -83,7 +83,7 @@ def _errors(config: Any, overrides: Sequence[str]) -> Iterator[str]:
             yield f"{key}: leave it out (offline training does not read it, or a flag or other setting decides it)"
     try:
         OfflineSettings.read(config.offline)
-    except UserError as error:
+    except (UserError, TypeError, ValueError) as error:
         yield f"offline: {error}"
     data, gpus = config.data, config.trainer.n_gpus_per_node
     if data.train_batch_size % gpus:
