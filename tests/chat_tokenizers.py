@@ -4,76 +4,24 @@ Their words are this project's own. What counts is the form: which tokens begin 
 the thinking, and what becomes of the thinking of earlier turns.
 """
 
-QWEN3_FORM = """
-{%- for message in messages %}
-    {%- set text = message.content %}
-    {%- if message.role == "assistant" and "</think>" in text %}
-        {%- set text = text.split("</think>")[-1].lstrip("\n") %}
-    {%- endif %}
-    {%- if message.role == "assistant" and loop.last %}{% set text = "<think>\n\n</think>\n\n" ~ text %}{% endif %}
-    {{- "<|im_start|>" ~ message.role ~ "\n" ~ text ~ "<|im_end|>\n" }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- "<|im_start|>assistant\n" }}
-    {%- if enable_thinking is defined and enable_thinking is false %}{{ "<think>\n\n</think>\n\n" }}{% endif %}
-{%- endif %}
-"""
-
-R1_DISTILL_FORM = """
-{{- bos_token }}
-{%- for message in messages if message.role == "system" %}{{ message.content }}{% endfor %}
-{%- for message in messages if message.role != "system" %}
-    {%- if message.role == "user" %}{{ "<|asks|>" ~ message.content }}
-    {%- else %}{{ "<|answers|>" ~ message.content.split("</think>")[-1] ~ eos_token }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ "<|answers|><think>\n" }}{% endif %}
-"""
-
-CHATML_FORM = """
-{%- if messages[0].role != "system" %}{{ "<|im_start|>system\nAnswer well.<|im_end|>\n" }}{% endif %}
-{%- for message in messages %}
-    {{- "<|im_start|>" ~ message.role ~ "\n" ~ message.content ~ "<|im_end|>\n" }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ "<|im_start|>assistant\n" }}{% endif %}
-"""
-
-LLAMA3_FORM = """
-{{- bos_token }}
-{%- for message in messages %}
-    {{- "<|head|>" ~ message.role ~ "<|body|>\n\n" ~ message.content | trim ~ "<|ends|>" }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ "<|head|>assistant<|body|>\n\n" }}{% endif %}
-"""
-
-GEMMA_FORM = """
-{{- bos_token }}
-{%- set first = messages[0].content ~ "\n\n" if messages[0].role == "system" else "" %}
-{%- set turns = messages[1:] if first else messages %}
-{%- for message in turns %}
-    {%- if (message.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("roles must alternate") }}{% endif %}
-    {%- set role = "model" if message.role == "assistant" else message.role %}
-    {{- "<|turn|>" ~ role ~ "\n" ~ (first if loop.first else "") ~ message.content | trim ~ "<|turn_ends|>\n" }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ "<|turn|>model\n" }}{% endif %}
-"""
+from pathlib import Path
 
 END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
 
 FORMS = {
     # eos is the token that ends a turn; no bos.
-    "qwen3": (QWEN3_FORM, {"eos_token": END_OF_TURN, "pad_token": END_OF_TEXT}, [END_OF_TEXT, "<|im_start|>"]),
+    "qwen3": ("qwen3", {"eos_token": END_OF_TURN, "pad_token": END_OF_TEXT}, [END_OF_TEXT, "<|im_start|>"]),
     # bos is written by the template, and added once more by a tokenizer that is asked for special tokens.
-    "llama": (R1_DISTILL_FORM, {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|asks|>", "<|answers|>"]),
+    "llama": ("r1_distill", {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|asks|>", "<|answers|>"]),
     # A base model with the template of its chat model: the token that ends a turn is neither eos nor a special token.
     # Qwen2.5 and SmolLM2: with a system message of their own.
-    "chatml": (CHATML_FORM, {"eos_token": END_OF_TURN, "pad_token": END_OF_TEXT}, [END_OF_TEXT, "<|im_start|>"]),
-    "llama3": (LLAMA3_FORM, {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|head|>", "<|body|>"]),
+    "chatml": ("chatml", {"eos_token": END_OF_TURN, "pad_token": END_OF_TEXT}, [END_OF_TEXT, "<|im_start|>"]),
+    "llama3": ("llama3", {"bos_token": "<|begins|>", "eos_token": "<|ends|>"}, ["<|head|>", "<|body|>"]),
     # There are no system messages, and the token that ends a turn is not the tokenizer's eos.
-    "gemma": (GEMMA_FORM, {"bos_token": "<|begins|>", "eos_token": "<|eos|>"}, ["<|turn|>", "<|turn_ends|>"]),
-    "base": (QWEN3_FORM, {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT}, ["<|im_start|>"]),
+    "gemma": ("gemma", {"bos_token": "<|begins|>", "eos_token": "<|eos|>"}, ["<|turn|>", "<|turn_ends|>"]),
+    "base": ("qwen3", {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT}, ["<|im_start|>"]),
 }
-"""By name: template, named special tokens, further special tokens."""
+"""By name: template (a file of data/chat_templates), named special tokens, further special tokens."""
 
 ARCHITECTURES = {
     "llama": ("llama3", "llama", False),
@@ -96,7 +44,8 @@ def make_tokenizer(form, *, special_tags=False):
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    template, named, further = FORMS[form]
+    name, named, further = FORMS[form]
+    template = (Path(__file__).parent / "data" / "chat_templates" / f"{name}.jinja").read_text("utf-8")
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE({letter: place for place, letter in enumerate(letters)}, []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -440,6 +440,14 @@ def test_a_malformed_field_is_named(field, value):
         trajectories_of(THREE_BY_TWO | {field: value})
 
 
+@pytest.mark.parametrize("passing", [["no", "false"], [None, 2]])
+def test_whether_a_test_passed_is_a_truth_value_or_0_or_1(passing):
+    good = {"passing": [True, 1], "feedback": ["", ""], "queue_seconds": 0.5}
+    assert ExecResult.from_record(good).passing == [True, True]
+    with pytest.raises(UserError, match="passing"):
+        ExecResult.from_record(good | {"passing": passing})
+
+
 def test_fields_that_nobody_here_knows_stay_where_they_were():
     record = trajectory_record(0, [[(0, 0)]], zebra=[1], ape=None)
     record["conversations"] = [[{"name": "x", **message} for message in record["conversations"][0]]]
