@@ -137,7 +137,7 @@ def test_a_mistake_is_answered_by_a_sentence_that_names_it_and_starts_nothing(fo
 @needs_api
 def test_a_wrong_flag_a_service_that_is_not_there_and_a_missing_key_are_named(folder):
     ends = {
-        SINGLE: (1, "`cobalt serve --model MODEL`, with `serve run vllm_engine_actor:app"),
+        SINGLE: (1, "serve run vllm_engine_actor:app"),
         f"{MULTI} -n 2": (1, "--engine_url"),
         f"{SINGLE} --no_such_flag 1": (2, "no_such_flag"),
         f"{SINGLE} --replay_file first.jsonl -n 2 --ids 1": (1, "http://127.0.0.1:1/evaluator"),
