@@ -22,8 +22,9 @@ _FORWARDED = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", 
 _FORWARDED_BEGINNING = "x-forwarded"
 MOST_VALUES = 250_000
 """Largest number of JSON values in a body, where an app has no limit of its own. They take up to 16 MiB decoded."""
-_BODIES_HELD = 8  # bodies of more than the first and up to the second number of bytes that a replica holds at a time
-_SMALL_BODY, _HELD_BODY = 64 * 2**10, 16 * 2**20
+_BODIES_HELD = 8  # bodies that a replica holds at a time
+_HELD_BODY = 16 * 2**20  # bytes up to which so many bodies have room; a longer one has it alone
+_SMALL_BODY = 64 * 2**10  # bytes of a body that does not count among those held
 _LARGE_BODY = 2**20  # bytes from which a body is decoded in a thread
 
 Result = TypeVar("Result")

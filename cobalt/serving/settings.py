@@ -17,8 +17,8 @@ class HttpSettings(BaseModel):
             from the machine itself need no token, and all others are refused.
         allow_open_cluster: Serve even on a Ray cluster that anybody can join; every result of the judge, and the
             engine's description with the manifest of every run, then has `"private": false`.
-        max_request_bytes: Longest body of an HTTP request. At a time a replica holds eight of up to 16 MiB, and a
-            longer one.
+        max_request_bytes: Longest body of an HTTP request. At a time a replica holds eight of up to 16 MiB, and of
+            longer ones as many as fit into 128 MiB, or one.
         max_body_seconds: Longest time in which the body of an HTTP request must arrive, in seconds. A slower one is
             answered 408.
         max_request_seconds: Longest time that an HTTP request may take, the judge's wait for a sandbox included, in
