@@ -434,6 +434,15 @@ def test_lengths_can_be_those_of_the_policy(tmp_path):
             compute_reward(GOOD, 1.0, settings=RewardSettings(lengths=folder))
 
 
+@pytest.mark.parametrize("rate", [-0.01, 1.01, math.nan, math.inf, "1", None])
+def test_a_rate_outside_0_to_1_is_named(rate):
+    with pytest.raises(UserError, match="^prev_best_pass_rate is "):
+        compute_reward(GOOD, 1.0, rate)
+    if rate is not None:
+        with pytest.raises(UserError, match=r"^pass_rate is "):
+            compute_reward(GOOD, rate)
+
+
 # ---- VeRPO ----
 
 # Two trajectories of two programs each, three tests: M = 4, so that the pass rates are 1, 1/2 and 1/4.

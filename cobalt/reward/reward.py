@@ -5,6 +5,7 @@ A failure of the judge has no pass rate and so no reward; the authors' code turn
 """
 
 from dataclasses import dataclass
+from numbers import Real
 
 from cobalt.episode.thinking import OPEN
 from cobalt.episode.turns import program_of
@@ -111,8 +112,11 @@ def compute_reward(
         settings: The paper's by default.
 
     Raises:
-        UserError: `settings.lengths` names nothing.
+        UserError: a rate is not a number in [0, 1], or `settings.lengths` names nothing.
     """
+    for name, rate in (("prev_best_pass_rate", prev_best_pass_rate), ("pass_rate", pass_rate or 0.0)):
+        if not (isinstance(rate, Real) and 0.0 <= rate <= 1.0):  # not a number (NaN) is in no range
+            raise UserError(f"{name} is {rate!r}, but must be a share between 0 and 1")
     if pass_rate is None:
         return Reward(NO_CODE, 0.0, no_code=True)
     correctness = correctness_reward(pass_rate)
