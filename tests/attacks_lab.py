@@ -43,7 +43,7 @@ PAIR_SETTINGS |= {"memory_bytes": 1024 * MIB}
 SECONDS = 20.0  # after which a program that has no verdict never gets one
 
 # A user without an entry in the password file: what a judge run by anyone but root is.
-STRANGER = 54321
+UNKNOWN_USER = 54321
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("own",)
 
 
@@ -93,14 +93,14 @@ class Lab:
         [result] = self.receive()
         return result
 
-    def send(self, codes, given=("",), expected="held", settings=PAIR_SETTINGS, **fields: object) -> None:
+    def send(self, codes, inputs=("",), expected="held", settings=PAIR_SETTINGS, **fields: object) -> None:
         """Have programs judged at the same time, on tests that expect the same, to be followed by one `receive`.
 
         `fields` are further ones of their suite.
         """
         if self.user == "ordinary":  # it may make cgroups, and is tried without them where a test does not ask for them
             settings = {"memory_accounting": "sum"} | settings
-        tests = {"inputs": given, "outputs": [expected] * len(given)} | fields
+        tests = {"inputs": inputs, "outputs": [expected] * len(inputs)} | fields
         self._may_lack_cgroups = settings.get("memory_accounting") == "cgroup"
         programs = [{"code": self.filled(code)} | tests for code in codes]
         self._write({"settings": settings, "programs": programs, "seconds": SECONDS})
@@ -164,10 +164,10 @@ class Lab:
             sources = self.folder / "visible"
             interpreter = copied_python(sources / "python")
             for path in (sources / "python").rglob("*"):
-                os.chown(path, STRANGER, STRANGER)
+                os.chown(path, UNKNOWN_USER, UNKNOWN_USER)
             shutil.copytree(ROOT / "cobalt", sources / "cobalt")
             runner = shutil.copy(runner, sources)
-            user = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
+            user = {"user": UNKNOWN_USER, "group": UNKNOWN_USER, "extra_groups": []}
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -183,26 +183,26 @@ class Lab:
 @contextlib.contextmanager
 def own_cgroups(pid: int) -> Iterator[None]:
     """Move a process that has just started into cgroups that its user may write to, where this machine has v1."""
-    places = []
+    groups = []
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in {"memory", "pids"}.intersection(controllers.split(",")):
             here = Path("/sys/fs/cgroup", controller, path.lstrip("/"))
             with contextlib.suppress(OSError):  # then the tests that ask for cgroups skip
-                place = (here if here.is_dir() else Path("/sys/fs/cgroup", controller)) / f"attacked-{pid}"
-                place.mkdir()
-                places.append(place)
-                for file in (place, *place.iterdir()):
-                    os.chown(file, STRANGER, STRANGER)
-                (place / "cgroup.procs").write_text(str(pid), encoding="utf-8")
+                group = (here if here.is_dir() else Path("/sys/fs/cgroup", controller)) / f"attacked-{pid}"
+                group.mkdir()
+                groups.append(group)
+                for file in (group, *group.iterdir()):
+                    os.chown(file, UNKNOWN_USER, UNKNOWN_USER)
+                (group / "cgroup.procs").write_text(str(pid), encoding="utf-8")
     try:
         yield
     finally:
-        for place in places:
-            for process in (place / "cgroup.procs").read_text(encoding="utf-8").split():
+        for group in groups:
+            for process in (group / "cgroup.procs").read_text(encoding="utf-8").split():
                 with contextlib.suppress(OSError):
-                    (place.parent / "cgroup.procs").write_text(process, encoding="utf-8")
-            for folder in (*place.iterdir(), place):
+                    (group.parent / "cgroup.procs").write_text(process, encoding="utf-8")
+            for folder in (*group.iterdir(), group):
                 if folder.is_dir():
                     with contextlib.suppress(OSError):
                         folder.rmdir()

@@ -47,7 +47,7 @@ def make_tokenizer(form, *, special_tags=False):
     name, named, further = FORMS[form]
     template = (Path(__file__).parent / "data" / "chat_templates" / f"{name}.jinja").read_text("utf-8")
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE({letter: place for place, letter in enumerate(letters)}, []))
+    core = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([*dict.fromkeys([*named.values(), *further])])

@@ -52,19 +52,19 @@ def chosen(logits, labels):
 
 def separate(model, prompts, responses, temperature=1.0):
     """Log-probs of each response, one sequence at a time."""
-    found = []
+    pieces = []
     for prompt, response in zip(prompts, responses, strict=True):
         logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0] / temperature
-        found.append(chosen(logits[len(prompt) - 1 : -1], response))
-    return torch.cat(found)
+        pieces.append(chosen(logits[len(prompt) - 1 : -1], response))
+    return torch.cat(pieces)
 
 
-def assert_alike(plain, expected, ours, found):
+def assert_alike(plain, expected, ours, log_probs):
     """Log-probs and gradients of a model by itself and with an attention of this project."""
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(log_probs.double(), expected, rtol=1e-5, atol=1e-5)
     weights = torch.linspace(-1, 1, len(expected), dtype=torch.float64)
     (expected * weights).sum().backward()
-    (found * weights).sum().backward()
+    (log_probs * weights).sum().backward()
     for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
         torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-5)
 
@@ -99,8 +99,8 @@ def packed(parts, model, rows, temperature=1.0, **settings):
     data, engine = micro_batch(rows, temperature), bare_engine(parts, **settings)
     inputs, arguments = engine.prepare_model_inputs(data)
     output = model(**inputs, use_cache=False)
-    found = engine.prepare_model_outputs(output, arguments, data, None)["log_probs"]
-    return torch.cat([values[:-1] for values in found.unbind()])
+    log_probs = engine.prepare_model_outputs(output, arguments, data, None)["log_probs"]
+    return torch.cat([values[:-1] for values in log_probs.unbind()])
 
 
 def after_the_first(model, rows, temperature=1.0):
@@ -127,8 +127,8 @@ def test_tokens_that_fill_the_row_up_are_not_seen_by_the_sequences(parts):
     rows, padded = [[1, 2, 3], [4, 5]], {"pad_to_length": True, "pad_to_length_bucket": 8}
     inputs, _ = bare_engine(parts, **padded).prepare_model_inputs(micro_batch(rows))
     assert inputs["sequences"] == ((0, 3), (3, 5), (5, 8))
-    found = packed(parts, make_model(parts.ATTENTION), rows, **padded)
-    torch.testing.assert_close(found.double(), after_the_first(make_model("sdpa"), rows))
+    log_probs = packed(parts, make_model(parts.ATTENTION), rows, **padded)
+    torch.testing.assert_close(log_probs.double(), after_the_first(make_model("sdpa"), rows))
 
 
 def test_no_call_has_a_mask_and_each_covers_one_sequence(parts, monkeypatch):
@@ -156,10 +156,10 @@ def test_log_probs_in_chunks_have_the_values_and_gradients_of_a_log_softmax(part
     one, other = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     expected = torch.log_softmax(one.float(), -1).gather(-1, labels[..., None])[..., 0]
     scaled = other * 1  # the logits of a model are no leaf
-    found = parts.log_probs(scaled, labels, inplace_backward=in_place)
-    torch.testing.assert_close(found, expected)
+    log_probs = parts.log_probs(scaled, labels, inplace_backward=in_place)
+    torch.testing.assert_close(log_probs, expected)
     (expected * weights).sum().backward()
-    (found * weights).sum().backward()
+    (log_probs * weights).sum().backward()
     torch.testing.assert_close(other.grad, one.grad)
     assert torch.equal(scaled.detach(), logits) != in_place
 

@@ -90,9 +90,9 @@ COLLECTIONS = [range(2), {0: 1, 1: 2}.keys(), deque([0, 1])]
 def test_of_other_iterables_the_items_are_kept_and_they_equal_nothing(value):
     [read] = decode(json.loads(written(value)))
     assert [0, 1] != read != (0, 1)
-    kept = value in COLLECTIONS  # an iterator gives its items once
-    assert (tuple(read), tuple(read)) == ((0, 1), (0, 1) if kept else ())
-    assert (hasattr(type(read), "__len__"), hasattr(type(read), "__next__")) == (kept, not kept)
+    collection = value in COLLECTIONS  # an iterator gives its items once
+    assert (tuple(read), tuple(read)) == ((0, 1), (0, 1) if collection else ())
+    assert (hasattr(type(read), "__len__"), hasattr(type(read), "__next__")) == (collection, not collection)
 
 
 @pytest.mark.parametrize(

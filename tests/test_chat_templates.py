@@ -136,8 +136,8 @@ async def test_every_place_makes_the_same_tokens_of_a_conversation_with_bos_at_m
 def offline_rows(model, folder, thinking, messages, *texts):
     """The rows of offline training for recorded responses to a prompt."""
     first, *others = (
-        {"text": text, "status": "wrong_answer", "reward": -float(place), "origin": "o", "context": []}
-        for place, text in enumerate(texts)
+        {"text": text, "status": "wrong_answer", "reward": -float(index), "origin": "o", "context": []}
+        for index, text in enumerate(texts)
     )
     group = {"id": "a", "problem_id": "a", "source": "s", "contrast": "any", "messages": messages}
     path = write_lines(folder / "groups.jsonl", [group | {"responses": [first, *others]}])
@@ -308,10 +308,10 @@ async def test_training_on_partial_trajectories_and_online_episodes_show_the_pro
     for row in parquet.read_table(rows.local_dir / "train.parquet").to_pylist():
         info = row["extra_info"]
         # The problem alone is a prompt too, and has no sample.
-        place = (str(info["problem_id"]), info["sample"] or 0, info["turn"] or 0)
+        sample = (str(info["problem_id"]), info["sample"] or 0, info["turn"] or 0)
         output = await single_turn_rows(model, config, row["prompt"], [5])
-        assert output.prompt_ids == prompts[place]
-        seen.add(place[2])
+        assert output.prompt_ids == prompts[sample]
+        seen.add(sample[2])
     assert seen == {0, 1, 2, 3}
 
     end = end_of_turn(model.tokenizer, {})

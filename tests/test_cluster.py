@@ -65,8 +65,8 @@ def flags() -> tuple[int, int, list[str]]:
 
 def environment(home: Path, **values: str) -> dict[str, str]:
     """The environment of a user, without any variable that leads to a Ray."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COBALT_"))}
-    return kept | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COBALT_"))}
+    return inherited | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
 
 
 def run(env: dict[str, str], *command: str) -> subprocess.CompletedProcess:

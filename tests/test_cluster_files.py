@@ -44,9 +44,9 @@ def job(
     executable(bin_folder / "srun", f'echo "srun $*" >> {folder}/steps')
     executable(bin_folder / "container", f'exec bash {folder}/recorder "$@"')
     (folder / "recorder").write_text(RECORDER.format(folder=folder, check=check, steps=steps))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "NCCL_", "GLOO_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "NCCL_", "GLOO_"))}
     variables |= {"SLURM_SUBMIT_DIR": str(ROOT), "COBALT_CONTAINER": str(bin_folder / "container")}
-    environment = kept | {"PATH": f"{bin_folder}:{kept['PATH']}"} | variables
+    environment = inherited | {"PATH": f"{bin_folder}:{inherited['PATH']}"} | variables
     command = ["bash", str(ROOT / "scripts/slurm" / script), *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

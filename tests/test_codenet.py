@@ -52,11 +52,11 @@ def add(root, number, submissions, html=None):
     for folder in (root / "metadata", root / "problem_descriptions", sources):
         folder.mkdir(parents=True, exist_ok=True)
     lines = [HEADER]
-    for place, (fields, source) in enumerate(submissions):
-        submission = f"s{number:04}{place:05}"
+    for index, (fields, source) in enumerate(submissions):
+        submission = f"s{number:04}{index:05}"
         lines.append(row(submission, **{"problem": name} | fields))
         if source is not None:
-            (sources / f"{submission}.py").write_bytes(source.replace(b"N", str(place).encode()))
+            (sources / f"{submission}.py").write_bytes(source.replace(b"N", str(index).encode()))
     (root / "metadata" / f"{name}.csv").write_text("\n".join(lines) + "\n", newline="")
     if html != "":
         (root / "problem_descriptions" / f"{name}.html").write_text(html or page(number), encoding="utf-8")
@@ -117,13 +117,13 @@ def test_every_submission_and_every_problem_ends_in_one_count_and_used_ones_have
     add(data, 3, [({}, FINE)], html=page(3, "<img src=a.png><h3>Constraints</h3>"))
     add(data, 4, [], html=" ")
     summary, folder = run(data, tmp_path, contrast="any")
-    became = {f"s0000{place:05}": what for place, (_, _, what) in enumerate(SUBMISSIONS)}
+    became = {f"s0000{index:05}": what for index, (_, _, what) in enumerate(SUBMISSIONS)}
     used = {submission: what for submission, what in became.items() if isinstance(what, Status)}
     assert len(used) % 2 == 0, "groups of two must take them all"
-    found = responses(folder)
-    assert {submission: one.status for submission, one in found.items()} == used
-    assert all(one.reward == RewardLevels().of(one.status) for one in found.values())
-    assert program_of(found[max(used)].text) == f"print({len(SUBMISSIONS) - 1})"
+    read = responses(folder)
+    assert {submission: one.status for submission, one in read.items()} == used
+    assert all(one.reward == RewardLevels().of(one.status) for one in read.values())
+    assert program_of(read[max(used)].text) == f"print({len(SUBMISSIONS) - 1})"
     dropped = Counter(what for what in became.values() if not isinstance(what, Status))
     others = {codenet.NO_PAGE: 1, codenet.NO_SAMPLE: 1, contrast.LEFT_OVER: 1, contrast.USED: len(used)}
     counts = {name: count for name, count in summary["programs"].items() if count}
@@ -290,8 +290,8 @@ def test_links_of_an_archive_are_not_followed(data, tmp_path):
     archive, secret = tar(fill(data, 1), tmp_path / "codenet.tar", "w"), tmp_path / "secret.py"
     secret.write_text("secret = 1\n")
     with tarfile.open(archive, "a") as output:
-        for place, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE)):
-            link = tarfile.TarInfo(f"data/p00000/Python/s90000000{place}.py")
+        for index, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE)):
+            link = tarfile.TarInfo(f"data/p00000/Python/s90000000{index}.py")
             link.type, link.linkname = kind, str(secret)
             output.addfile(link)
     ((_, sources),) = codenet_files.read_sources([archive], ["p00000"])
@@ -302,7 +302,7 @@ def test_sources_of_a_problem_in_two_places_are_refused(data, tmp_path):
     archive = tar(fill(data, 2), tmp_path / "codenet.tar.gz")
     scattered = archive_with(
         tmp_path / "scattered.tar.gz",
-        {f"data/p0000{name}/Python/s00000000{place}.py": b"" for place, name in enumerate("010")},
+        {f"data/p0000{name}/Python/s00000000{index}.py": b"" for index, name in enumerate("010")},
     )
     described = tar(data, tmp_path / "m.tar", "w", ("metadata", "problem_descriptions"))
     for inputs in ((data, archive), (scattered, described)):
@@ -374,8 +374,8 @@ def test_equal_statements_are_never_in_two_splits_however_short_and_however_many
     splits = split_problems(chosen, problems | others)
     assert len({splits[name] for name in problems}) == 1
     assert len({splits[name] for name in others}) == 2
-    kept = split_problems(replace(chosen, evaluation_files=(evaluated,)), problems | others)
-    assert kept == {name: splits[name] for name in others}
+    split = split_problems(replace(chosen, evaluation_files=(evaluated,)), problems | others)
+    assert split == {name: splits[name] for name in others}
 
 
 def test_statements_are_similar_by_their_letters_and_not_by_boilerplate():

@@ -30,8 +30,8 @@ PIECES = st.one_of(WORDS, TAGS.map("<{}>".format), TAGS.map("</{}>".format))
 @given(st.lists(PIECES, max_size=30))
 def test_no_text_is_lost_by_tags_that_are_nested_wrongly_or_never_closed(pieces):
     written = "".join(piece for piece in pieces if not piece.startswith("<"))
-    found = re.sub(r"<br>", "", read_statement("".join(pieces)).text)
-    assert sorted(re.findall("[a-h]", found)) == sorted(written)
+    letters = re.sub(r"<br>", "", read_statement("".join(pieces)).text)
+    assert sorted(re.findall("[a-h]", letters)) == sorted(written)
 
 
 MARKS = ("<", "</", "<!", "<![", "<!--", "-->", "<?", "]]>", "CDATA[", "&#", "&lt;")
@@ -59,8 +59,8 @@ def test_every_real_page_gives_a_statement_and_nearly_every_one_samples():
     with tarfile.open(PAGES) as tar:
         pages = [
             tar.extractfile(member).read().decode("utf-8", "replace")
-            for place, member in enumerate(member for member in tar if member.isreg())
-            if place % 16 == 0
+            for index, member in enumerate(member for member in tar if member.isreg())
+            if index % 16 == 0
         ]
     statements = list(map(read_statement, pages))
     assert len(pages) == 250

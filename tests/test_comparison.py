@@ -97,9 +97,11 @@ TEXT = st.lists(LINE, max_size=3).map("\n".join) | st.text(max_size=10) | st.tex
 @given(TEXT, TEXT)
 def test_strip_and_lines_do_not_depend_on_which_text_is_the_answer_and_each_rule_accepts_more(left, right):
     left, right = (text.encode("utf-8", "replace").decode() for text in (left, right))
-    there, back = ([outputs_match(a.encode(), b, rule) for rule in RULES] for a, b in ((left, right), (right, left)))
-    assert there[:2] == back[:2]
-    assert there == sorted(there)
+    forwards, backwards = (
+        [outputs_match(a.encode(), b, rule) for rule in RULES] for a, b in ((left, right), (right, left))
+    )
+    assert forwards[:2] == backwards[:2]
+    assert forwards == sorted(forwards)
 
 
 @given(TEXT, st.sampled_from(["", " ", "\n", "\t \r\n"]), st.sampled_from(["", " ", "\n\n", "\r\n"]))

@@ -38,8 +38,8 @@ def candidate(program, status=Status.ACCEPTED, origin=None, after=()):
 
 def candidates(accepted, others):
     """Programs that are all different."""
-    good = [candidate(f"print({place})") for place in range(accepted)]
-    return good + [candidate(f"print(-{place})", FAILURES[place % 5]) for place in range(others)]
+    good = [candidate(f"print({index})") for index in range(accepted)]
+    return good + [candidate(f"print(-{index})", FAILURES[index % 5]) for index in range(others)]
 
 
 def grouped(programs, **fields):
@@ -86,8 +86,8 @@ def test_the_seed_and_the_problem_decide_the_choice():
     assert first != origins(make_groups("q", candidates(40, 80), chosen[0])[0])
 
 
-LONG = "\n".join(f"value_{place} = int(input()) + {place}" for place in range(30))
-UNLIKE = "\n".join(f"print('{place}', other)" for place in range(90))
+LONG = "\n".join(f"value_{index} = int(input()) + {index}" for index in range(30))
+UNLIKE = "\n".join(f"print('{index}', other)" for index in range(90))
 COPIES = [
     ("x = 1  # one\n\nprint(x)", True),
     ("x = 1\nprint(x)   ", True),
@@ -119,14 +119,14 @@ def test_copies_and_contradictions_are_dropped_and_near_duplicates_are_kept_as_c
     rows = enumerate(programs)
     some = [candidate(one, Status.ACCEPTED if right else WRONG, f"{n}", after) for n, (one, right, *after) in rows]
     made, counts = grouped(some, near_duplicates=0.8)
-    found = {int(origin) for origin in origins(made)}
-    assert len(found) == len(used)
-    assert all(found & set(one) for one in used)
+    chosen = {int(origin) for origin in origins(made)}
+    assert len(chosen) == len(used)
+    assert all(chosen & set(one) for one in used)
     assert {name: count for name, count in counts.items() if count and name != contrast.USED} == reasons
 
 
 def test_only_what_fits_is_taken_and_nothing_else_makes_a_near_duplicate():
-    versions = [candidate(LONG + f"\nprint({place})", origin=f"{place}") for place in range(8)]
+    versions = [candidate(LONG + f"\nprint({index})", origin=f"{index}") for index in range(8)]
     made, counts = make_groups(
         "p",
         [*versions, candidate("x", WRONG, "x")],
@@ -146,9 +146,9 @@ def test_similarity_is_measured_against_the_threshold():
 
 def test_programs_of_different_turns_are_never_in_one_group():
     programs = [
-        candidate(f"print({place})", status, after=after)
+        candidate(f"print({index})", status, after=after)
         for after in ([], ["a"], ["a", "b"])
-        for place, status in enumerate([Status.ACCEPTED, WRONG] * 4)
+        for index, status in enumerate([Status.ACCEPTED, WRONG] * 4)
     ]
     made, counts = grouped(programs, group_size=4)
     assert [{len(one.context) for one in group} for group in made] == [{0}, {0}, {2}, {2}, {4}, {4}]

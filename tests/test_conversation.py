@@ -260,7 +260,7 @@ def test_an_episode_takes_all_its_turns_and_shows_the_first_failing_test_alone(o
         judged = {"public_pass_rate": sum(passing) / 2, "public_result": result_of(*passing), "feedback": shown}
         assert turn == Turn(RESPONSE, "stop", cost=0.5, **judged)
         assert episode.done == (number == len(outcomes))
-        assert sum(f"test {place} fails" in shown for place in (0, 1)) == (not all(passing))
+        assert sum(f"test {index} fails" in shown for index in (0, 1)) == (not all(passing))
         answer = {"role": "assistant", "content": history_text(RESPONSE, enable_thinking)}
         assert episode.messages[-2:] == [answer, {"role": "user", "content": shown}]
         assert len(episode.messages) == len(OPENING) + 2 * number

@@ -345,16 +345,16 @@ async def test_an_id_that_occurs_twice_is_that_of_the_first_row_also_in_a_run_th
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "kept"), [(None, None, "123"), (1, None, "23"), (None, 1, "12"), (1, 1, "2")]
+    ("first", "last", "expected"), [(None, None, "123"), (1, None, "23"), (None, 1, "12"), (1, 1, "2")]
 )
-async def test_date_windows_include_their_first_and_last_day(tmp_path, first, last, kept):
+async def test_date_windows_include_their_first_and_last_day(tmp_path, first, last, expected):
     days = {"1": "2025-01-31T23:59:59", "2": "2025-02-01T20:30:00", "3": "2025-02-02"}
     rows = [stdin_row(number, contest_date=day) for number, day in days.items()]
     bounds = {"start_date": first and date(2025, 2, first), "end_date": last and date(2025, 2, last)}
     problems, summary = await converted(tmp_path, "livecodebench", rows, **bounds)
-    assert "".join(problem.id for problem in problems) == kept
-    left = 3 - len(kept)
-    counts = {"read": 3, "kept": len(kept), "of them called functions": 0}
+    assert "".join(problem.id for problem in problems) == expected
+    left = 3 - len(expected)
+    counts = {"read": 3, "kept": len(expected), "of them called functions": 0}
     assert summary["problems"] == counts | ({"left out: outside the dates": left} if left else {})
 
 

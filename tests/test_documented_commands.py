@@ -55,7 +55,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def statements(block: str) -> list[str]:
     """The statements of a shell block, one line each."""
-    found, pending = [], ""
+    commands, pending = [], ""
     for line in block.replace("\\\n", " ").splitlines():
         pending = f"{pending}\n{line}" if pending else line.strip()
         try:
@@ -63,10 +63,10 @@ def statements(block: str) -> list[str]:
         except ValueError:  # a quotation that ends on a later line
             continue
         if words:
-            found.append(pending)
+            commands.append(pending)
         pending = ""
     assert not pending, pending
-    return found
+    return commands
 
 
 def in_tables(page: Path) -> list[str]:
@@ -92,8 +92,8 @@ def parts(command: str) -> list[list[str]]:
     if not words:
         return []
     if "--" in words and words[0] not in OTHERS:
-        place = words.index("--")
-        return [words[:place], *parts(shlex.join(words[place + 1 :]))]
+        separator = words.index("--")
+        return [words[:separator], *parts(shlex.join(words[separator + 1 :]))]
     return [words]
 
 

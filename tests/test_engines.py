@@ -85,25 +85,25 @@ async def test_a_response_has_its_thinking_as_the_model_wrote_it(tmp_path, form,
     assert body.get("stop_token_ids") == ([end_of_turn(make_tokenizer(form), {})] if form else None)
 
 
-def limited(room):
-    """Answers as vLLM does where a prompt leaves `room` tokens."""
+def limited(limit):
+    """Answers as vLLM does where a prompt leaves `limit` tokens."""
 
     def item(request):
         asked = request["body"].get("max_tokens", 1)
-        if asked > room:
-            return failure(400, f"maximum context length is {10 + room} tokens. However, you requested {asked}")
+        if asked > limit:
+            return failure(400, f"maximum context length is {10 + limit} tokens. However, you requested {asked}")
         return answer(usage=(10, 1))
 
     return item
 
 
-@pytest.mark.parametrize("room", [20, 0])
-async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(room):
-    async with foreign(limited(room)) as (engine, provider):
+@pytest.mark.parametrize("limit", [20, 0])
+async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alone_is_refused(limit):
+    async with foreign(limited(limit)) as (engine, provider):
         made = await engine.generate(CHAT, TWO, CALL)
-    assert [completion.finish_reason for completion in made] == ["stop" if room else "prompt_too_long"] * 2
+    assert [completion.finish_reason for completion in made] == ["stop" if limit else "prompt_too_long"] * 2
     assert ["max_tokens" in request["body"] for request in provider.requests].count(False) == 2
-    assert room or "context length" in made[0].message
+    assert limit or "context length" in made[0].message
 
 
 @pytest.mark.parametrize(

@@ -608,7 +608,7 @@ HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
 
 
 @pytest.mark.parametrize(
-    ("answer", "here", "there"),
+    ("answer", "ours", "papers"),
     [
         ("Reasons.\n\nFinal Verdict: (1) Hard Coding", HARD, HARD),
         ("Final Verdict:(2)Logic Overfitting.", LOGIC, LOGIC),
@@ -645,5 +645,5 @@ HARD, LOGIC, DRIFT, OTHERS = CATEGORIES
         ("Final Verdict: (k) Name", UNKNOWN, UNKNOWN),
     ],
 )
-def test_classifier_verdicts(answer, here, there):
-    assert (parse_category(answer), paper_category(answer)) == (here, there)
+def test_classifier_verdicts(answer, ours, papers):
+    assert (parse_category(answer), paper_category(answer)) == (ours, papers)

@@ -33,7 +33,7 @@ print(json.dumps({
     "name": __name__,
     "arguments": sys.argv,
     "first_path": sys.path[0],
-    "variable": os.environ.get("GIVEN"),
+    "variable": os.environ.get("WORD"),
     "home": os.environ.get("HOME"),
     "folder": os.getcwd(),
     "imported": {"colorsys", "chunk"} <= set(sys.modules),
@@ -84,7 +84,7 @@ def test_a_fork_is_the_process_that_its_client_would_have_been_and_no_request_en
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError('of the fork')", encoding="utf-8")
     with serving(folder) as server:
-        said, errors = ask(folder, script, "a b", "", cwd=tmp_path, GIVEN="é\n")
+        said, errors = ask(folder, script, "a b", "", cwd=tmp_path, WORD="é\n")
         assert "ValueError: of the fork" in ask(folder, broken, cwd=tmp_path)[1]
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(folder / SOCKET))
@@ -103,7 +103,7 @@ def test_a_fork_is_the_process_that_its_client_would_have_been_and_no_request_en
 
 
 def test_without_a_server_the_client_becomes_python(folder, script, tmp_path):
-    said, _ = ask(folder, script, "x", cwd=tmp_path, GIVEN="1")
+    said, _ = ask(folder, script, "x", cwd=tmp_path, WORD="1")
     assert not said["imported"]
     assert (said["arguments"], said["variable"]) == ([str(script), "x"], "1")
 

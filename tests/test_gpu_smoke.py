@@ -168,19 +168,19 @@ SAMPLER = 'if [ "$1" = -L ]; then echo "GPU 0: X"; else echo $$ >sampler; echo "
     ],
 )
 def test_with_a_gpu_the_check_runs_the_profile_writes_a_page_and_ends_its_sampling(tmp_path, flags, folder, page):
-    given = flags.removesuffix(" out 3").split()
+    passed_on = flags.removesuffix(" out 3").split()
     finished, log = check(tmp_path, SAMPLER, flags)
     assert finished.returncode == 0, finished.stderr
     output = folder.split()[0]
     assert log == [
         "setup --profile gpu",
-        " ".join(["-m studies.quickstart --profile gpu-smoke", *given, folder]),
+        " ".join(["-m studies.quickstart --profile gpu-smoke", *passed_on, folder]),
         f"-m studies.gpu_report {output} --memory_file {output}/gpu_memory.csv --output_file {page}",
     ]
     if (tmp_path / "sampler").exists():  # it may be ended before it begins
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "sampler").read_text()), 0)
-    if "--gpus" in given:
+    if "--gpus" in passed_on:
         assert str(study_of("a/b", gpus=4).folder) == output
 
 

@@ -51,8 +51,8 @@ def test_two_tests_with_distinct_outputs_swap_them_and_come_first(tests, seed, f
     swapped_back = [(modified.inputs[0], modified.outputs[1]), (modified.inputs[1], modified.outputs[0])]
     rest = list(zip(perturbed.inputs[2:], perturbed.outputs[2:], strict=True))
     assert Counter(swapped_back) + Counter(rest) == Counter(tests)
-    kept = iter(tests)
-    assert all(test in kept for test in rest), "the other tests keep their order"
+    remaining = iter(tests)
+    assert all(test in remaining for test in rest), "the other tests keep their order"
     assert swap_outputs(public, random.Random(seed)) == swapped
 
 
@@ -134,7 +134,7 @@ TRUE = ["4\n", "9\n", "144\n", "16\n"]
 
 def perturbed_problem(identifier=0):
     suites = {"public": (INPUTS, TRUE), "perturbed_public": (INPUTS, OUTPUTS), "modified": (INPUTS[:2], OUTPUTS[:2])}
-    fields = {name: json.dumps({"inputs": given, "outputs": outputs}) for name, (given, outputs) in suites.items()}
+    fields = {name: json.dumps({"inputs": inputs, "outputs": outputs}) for name, (inputs, outputs) in suites.items()}
     return square_problem(identifier, **{f"{name}_test_cases": field for name, field in fields.items()})
 
 
@@ -302,9 +302,9 @@ def test_what_a_model_wrote_stays_in_its_section(field, text, structured):
     # An attacker who knows the scheme would put the fence of the event that he sees, which this very text changes.
     hostile = event() | {field: text.replace("{fence}", content_key(event()))}
     messages, plain = (classifier_messages(one, structured=structured) for one in (hostile, event()))
-    found, fence = sections(messages)
-    assert fence not in "".join(found.values())
-    assert [*found.items()] == [(name, hostile[of].replace("<|", "< |")) for name, of in SECTIONS.items()]
+    texts, fence = sections(messages)
+    assert fence not in "".join(texts.values())
+    assert [*texts.items()] == [(name, hostile[of].replace("<|", "< |")) for name, of in SECTIONS.items()]
     # The judge's own instructions come from none of it.
     assert plain[0]["content"].replace(content_key(event()), fence) == messages[0]["content"]
 

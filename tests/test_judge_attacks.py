@@ -123,11 +123,11 @@ def test_memory_holds_nothing_of_earlier_programs_and_tests(lab):
 
 def test_search_of_memory_finds_what_is_there(lab):
     # The word is one that it looks for, made where it does not look at its own source.
-    there = SEARCH.replace(
+    program = SEARCH.replace(
         "found, pages = set(), []",
         "left = bytearray(('tupni'[::-1] + '-of-' + 'another').encode() * 9)\nfound, pages = set(), []",
     )
-    outcome = lab.run(there, ("b\n",), "['arena', 'block', 'heap', 'input']")
+    outcome = lab.run(program, ("b\n",), "['arena', 'block', 'heap', 'input']")
     assert kinds(outcome) == (PASSED,), outcome.feedback
 
 

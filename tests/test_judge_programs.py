@@ -432,9 +432,9 @@ async def test_a_large_input_leaves_the_next_test_and_program_their_limits():
         large = await judge.judge("print('held')", TestSuite(("x" * (90 << 20), "b"), ("held", "held")))
         small = await judge.judge("print('held')", TestSuite(("",), ("held",)))
         [sandbox] = judge._all
-        kept = None if sandbox._cgroup is None else sandbox._cgroup._limits[0]
+        limit = None if sandbox._cgroup is None else sandbox._cgroup._limits[0]
     assert [*large.passing, *small.passing] == [True, True, True]
-    assert kept in (None, 64 << 20)
+    assert limit in (None, 64 << 20)
     assert judge.restarts == 0
 
 

@@ -54,7 +54,7 @@ RIGHT, WRONG = ["passed"] * 4, ["wrong_answer"] * 4
 
 def single_turn(kinds, **fields):
     """A single-turn record: one response for each list of verdicts."""
-    texts = [f"Thinking {place}.\n```python\nprint({place})\n```" for place in range(len(kinds))]
+    texts = [f"Thinking {index}.\n```python\nprint({index})\n```" for index in range(len(kinds))]
     return square_problem(1, responses=texts, exec_results=[result(*verdicts) for verdicts in kinds], **fields)
 
 
@@ -71,7 +71,7 @@ def attempts(identifier, *kinds, **fields):
 SAMPLES = [[(2, 2), (1, 1), (2, 2)], [(1, 1), (1, 1), (2, 1)], [(1, 2), (0, 0), (2, 2)], [(0, 0), (2, 2), (1, 0)]]
 """Passed public and hidden tests, of two each, by sample and turn."""
 CODE = "```python\nprint(0)\n```"
-THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({place})\n```"
+THOUGHT = "<think>\nIt is simple.\n</think>\n\n```python\nprint({text})\n```"
 
 
 def thought_run(samples, failure="wrong_answer"):
@@ -79,7 +79,7 @@ def thought_run(samples, failure="wrong_answer"):
     record = trajectory_record("t", samples)
     for turn in range(len(samples[0])):
         public = [sample[turn][0] for sample in samples]
-        record["raw_responses"][turn] = [THOUGHT.format(place=f"{place}, {turn}") for place in range(len(samples))]
+        record["raw_responses"][turn] = [THOUGHT.format(text=f"{index}, {turn}") for index in range(len(samples))]
         results = [result(*["passed"] * passed, *[failure] * (2 - passed)) for passed in public]
         record.setdefault("public_exec_results", []).append(results)
     return record
@@ -96,13 +96,13 @@ RESULTS = {
 
 def test_results_of_apps_become_statuses(tmp_path):
     generated = [
-        {"code": f"print('{place}')\r\n", "result": value, "error_type": kind}
-        for place, (value, kind) in enumerate([*RESULTS, (None, ""), (1, "x")])
+        {"code": f"print('{index}')\r\n", "result": value, "error_type": kind}
+        for index, (value, kind) in enumerate([*RESULTS, (None, ""), (1, "x")])
     ]
     record = apps(generated)
     record["instruction"] = record.pop("question")  # which stands for it
     summary, groups = convert(write_lines(tmp_path / "a.jsonl", [record]), tmp_path, source="apps")
-    expected = {f"generated_solutions/{place}": status for place, status in enumerate(RESULTS.values())}
+    expected = {f"generated_solutions/{index}": status for index, status in enumerate(RESULTS.values())}
     used = {origin: status for origin, status in statuses(groups).items() if origin.startswith("generated")}
     assert used | {"generated_solutions/0": Status.ACCEPTED} == expected
     assert summary["programs"][UNKNOWN_RESULT] == 2
@@ -119,9 +119,9 @@ KINDS = {kind: Status(kind) for kind in FAILURES} | {"wall_limit": Status.TIME_L
 def test_a_single_turn_result_gives_the_responses_with_the_first_failure_as_status(tmp_path):
     kinds = [RIGHT] * 8 + [["passed", kind, "runtime_error", "passed"] for kind in KINDS]
     _, groups = convert(write_lines(tmp_path / "s.jsonl", [single_turn(kinds)]), tmp_path, prompts="pocket")
-    found = statuses(groups)
-    for place, status in enumerate(KINDS.values(), 8):
-        assert found[f"{place}/0"] is status
+    by_origin = statuses(groups)
+    for index, status in enumerate(KINDS.values(), 8):
+        assert by_origin[f"{index}/0"] is status
     texts = {one.origin: one.text for group in groups for one in group.responses}
     assert texts["8/0"] == "Thinking 8.\n```python\nprint(8)\n```"
     assert [message["role"] for message in groups[0].messages] == ["system", "user"]
@@ -172,8 +172,8 @@ def test_an_evaluated_run_can_give_the_programs_of_all_its_turns(tmp_path):
     file = RECORDED / "evaluation.jsonl"
     records = {record["id"]: record for record in read_records(file)}
     _, groups = convert(file, tmp_path, responses="programs")
-    places = {one.origin for group in groups for one in group.responses}
-    assert {place.split("/")[1] for place in places} > {"0"}
+    origins = {one.origin for group in groups for one in group.responses}
+    assert {origin.split("/")[1] for origin in origins} > {"0"}
     for group in groups:
         record = records[group.problem_id]
         for one in group.responses:
@@ -201,13 +201,13 @@ def test_every_turn_of_an_evaluated_run_comes_with_the_context_that_the_model_sa
 
 def test_recorded_rewards_are_those_of_training_on_the_partial_trajectories(tmp_path):
     record = thought_run(SAMPLES)
-    record["raw_responses"][2][2] = THOUGHT.format(place="2, 2") + "\n</think>\n```python\nprint(22)\n```"
+    record["raw_responses"][2][2] = THOUGHT.format(text="2, 2") + "\n</think>\n```python\nprint(22)\n```"
     file = write_lines(tmp_path / "e.jsonl", [record])
     summary, groups = convert(file, tmp_path, responses="turns", rewards_from="recorded")
     assert summary["programs"]["read"] == 12
-    found = {one.origin: one.reward for group in groups for one in group.responses}
-    assert len(found) >= 8
-    for origin, reward in found.items():
+    rewards = {one.origin: one.reward for group in groups for one in group.responses}
+    assert len(rewards) >= 8
+    for origin, reward in rewards.items():
         sample, turn = map(int, origin.split("/"))
         rates = [sum(passed) / 4 for passed in SAMPLES[sample]]
         text = record["raw_responses"][turn][sample]
@@ -224,9 +224,9 @@ def test_recorded_rewards_are_those_of_training_on_the_partial_trajectories(tmp_
         (CODE, "auto", False),
         (CODE, "true", True),
         (CODE, "false", False),
-        (THOUGHT.format(place=0), "auto", True),
+        (THOUGHT.format(text=0), "auto", True),
         ("<think>\nIt was cut off", "auto", True),
-        (THOUGHT.format(place=0), "false", False),
+        (THOUGHT.format(text=0), "false", False),
     ],
 )
 def test_recorded_rewards_of_a_model_that_does_not_think(tmp_path, first, flag, flawed):
@@ -269,7 +269,7 @@ def test_groups_without_contrast_are_kept_and_counted(tmp_path):
 
 def writers(tmp_path, *runs):
     """The results of several models, each in a folder of its own."""
-    paths = [tmp_path / f"model{place}" / "result.jsonl" for place in range(len(runs))]
+    paths = [tmp_path / f"model{index}" / "result.jsonl" for index in range(len(runs))]
     for path, records in zip(paths, runs, strict=True):
         path.parent.mkdir()
         write_lines(path, records)
@@ -281,9 +281,9 @@ def test_the_programs_of_several_files_are_one_pool_whose_origins_name_the_file(
     summary, groups = convert(files, tmp_path)
     assert summary["problems"]["read"] == 2
     assert summary["programs"]["read"] == 4
-    found = [(group.problem_id, {one.origin: one.status for one in group.responses}) for group in groups]
+    outcomes = [(group.problem_id, {one.origin: one.status for one in group.responses}) for group in groups]
     expected = {"0:0/0": Status.ACCEPTED, "1:0/0": Status.WRONG_ANSWER}
-    assert found == [("1", expected), ("2", expected)]
+    assert outcomes == [("1", expected), ("2", expected)]
     with pytest.raises(UserError):  # neither file has contrast alone
         convert(files[0], tmp_path, "alone")
     people = [square_problem(number, human_solutions=["print(int(input()) ** 2)"]) for number in (1, 2)]

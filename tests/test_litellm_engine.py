@@ -261,14 +261,14 @@ ENDS_ELSEWHERE = [
 ]
 
 
-@pytest.mark.parametrize(("model", "given", "end", "said"), [*(("", *row) for row in ENDS), *ENDS_ELSEWHERE])
+@pytest.mark.parametrize(("model", "answers", "end", "said"), [*(("", *row) for row in ENDS), *ENDS_ELSEWHERE])
 async def test_each_answer_of_a_provider_is_retried_recorded_or_ends_the_run(
-    tmp_path, monkeypatch, model, given, end, said
+    tmp_path, monkeypatch, model, answers, end, said
 ):
     result = tmp_path / "r.jsonl"
     rest = [] if end != RETRIED else [claude() if model == CLAUDE else answer("four")]
-    with serve(given, *rest) as provider, CallLog(result) as log:
-        one = engine(provider, log, monkeypatch, model, request_timeout=1 if given == "hang" else 5)
+    with serve(answers, *rest) as provider, CallLog(result) as log:
+        one = engine(provider, log, monkeypatch, model, request_timeout=1 if answers == "hang" else 5)
         if isinstance(end, str):
             [completion] = await ask(one, LONG)
             assert completion.finish_reason == ("stop" if end == RETRIED else end)

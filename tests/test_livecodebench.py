@@ -18,7 +18,7 @@ FUNCTIONAL = "functional"
 
 
 def cases(kind, *pairs):
-    return [{"input": given, "output": expected, "testtype": kind} for given, expected in pairs]
+    return [{"input": stdin, "output": expected, "testtype": kind} for stdin, expected in pairs]
 
 
 def wrap(pickled):

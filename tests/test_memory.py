@@ -64,8 +64,8 @@ def offline_config(model, *overrides, scale="paper-0.5b"):
     return offline.compose(offline.Arguments(model, str(model), model / "out", list(overrides), scale=scale))
 
 
-def by_name(config, **given):
-    return {need.name: need for need in Run(config, 100).needs(**given)}
+def by_name(config, **choices):
+    return {need.name: need for need in Run(config, 100).needs(**choices)}
 
 
 PROGRAM = """

@@ -166,8 +166,8 @@ def differences(made, engine, mean, optimizer, own=None, **planted):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("engine", "mean", "optimizer"), list(product(ENGINES, MEANS, ["SGD", "AdamW"])))
 def test_updates_are_those_of_verl(made, engine, mean, optimizer):
-    found = differences(made, engine, mean, optimizer)
-    assert not {name: value for name, value in found.items() if value > TOLERANCES[name]}
+    measured = differences(made, engine, mean, optimizer)
+    assert not {name: value for name, value in measured.items() if value > TOLERANCES[name]}
 
 
 @pytest.mark.slow
@@ -230,11 +230,11 @@ def test_a_greedy_sample_and_one_of_a_small_nucleus_have_the_most_probable_token
     assert {sample.response for sample in nucleus} == {samples[0].response}
     with torch.no_grad():
         values = speaker.log_probs(samples, 0.7)
-        for sample, found in zip(samples, values, strict=True):
+        for sample, log_probs in zip(samples, values, strict=True):
             logits = speaker.model(torch.tensor([sample.prompt + sample.response])).logits[0] / 0.7
             expected = logits.log_softmax(-1)[len(sample.prompt) - 1 : -1]
             assert expected.argmax(-1).tolist() == list(sample.response)
-            torch.testing.assert_close(found, expected.max(-1).values, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(log_probs, expected.max(-1).values, rtol=1e-4, atol=1e-5)
 
 
 # --- swapped functions

@@ -176,13 +176,13 @@ async def test_verl_gives_the_rows_their_positions_and_all_of_them_the_reward(ro
     queued = await put(done.outputs, done.fields)
     assert queued.keys == [f"u_1_{n}" for n in range(len(done.outputs))]
     for n, row in enumerate(done.outputs):
-        found = {name: values[n] for name, values in queued.fields.items()}
+        fields = {name: values[n] for name, values in queued.fields.items()}
         ids = row.prompt_ids + row.response_ids
-        assert found["input_ids"].tolist() == ids
-        assert found["position_ids"].tolist() == list(range(len(ids)))
-        assert found["response_mask"].tolist() == row.response_mask
-        assert len(found["rollout_log_probs"]) == len(row.response_ids)
-        assert found["rm_scores"].tolist() == [0.0] * (len(row.response_ids) - 1) + [done.parts["score"]]
+        assert fields["input_ids"].tolist() == ids
+        assert fields["position_ids"].tolist() == list(range(len(ids)))
+        assert fields["response_mask"].tolist() == row.response_mask
+        assert len(fields["rollout_log_probs"]) == len(row.response_ids)
+        assert fields["rm_scores"].tolist() == [0.0] * (len(row.response_ids) - 1) + [done.parts["score"]]
         assert queued.tags[n]["min_global_steps"] == queued.tags[n]["max_global_steps"] == 2
 
 

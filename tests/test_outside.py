@@ -220,8 +220,8 @@ def made_from(path):
 
 def counted(summary):
     """A summary without counts of nothing, and without the digest of CodeNet's data, which is another one by now."""
-    kept = {name: item for name, item in summary.items() if item and not isinstance(item, str)}
-    return {name: counted(item) if isinstance(item, dict) else item for name, item in kept.items()}
+    counts = {name: item for name, item in summary.items() if item and not isinstance(item, str)}
+    return {name: counted(item) if isinstance(item, dict) else item for name, item in counts.items()}
 
 
 @each_stage

@@ -227,10 +227,10 @@ def test_tokenizer_is_lossless(tokenizer, text):
 
 
 def test_think_tags_are_tokens_that_decoding_keeps_and_the_end_of_a_turn_is_not(tokenizer):
-    for tag, kept in (("<think>", True), ("</think>", True), ("<|im_end|>", False)):
+    for tag, shown in (("<think>", True), ("</think>", True), ("<|im_end|>", False)):
         ids = tokenizer(f"a{tag}b", add_special_tokens=False)["input_ids"]
         assert tokenizer.convert_tokens_to_ids(tag) in ids
-        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag * kept}b"
+        assert tokenizer.decode(ids, skip_special_tokens=True) == f"a{tag * shown}b"
     assert tokenizer.eos_token == "<|im_end|>"
 
 

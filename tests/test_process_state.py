@@ -44,8 +44,8 @@ print(json.dumps([len(names), sorted(changed), sys.argv, read]))
 def test_importing_the_library_reads_and_starts_nothing_and_leaves_environment_and_arguments():
     command = [sys.executable, "-c", IMPORT, "--flag", "value"]
     # Few variables: what an import has set in this process would not be seen to change.
-    kept = {name: os.environ[name] for name in ("HOME", "PATH")}
-    finished = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True)
+    environment = {name: os.environ[name] for name in ("HOME", "PATH")}
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     count, changed, arguments, read = json.loads(finished.stdout)
     assert count > 80
     assert set(changed) <= {"RAY_CLIENT_MODE"}, "which Ray sets when it is imported"

@@ -70,9 +70,9 @@ def test_a_sign_is_known_where_other_problems_and_other_runs_would_both_have_it(
         for name, counts in (("a", [10] * len(gains)), ("b", [10 + more for more in gains]))
     )
     assert run_differences(base, 0, other, 0) == pytest.approx([more / 40 for more in gains])
-    found = gain(base, 0, other, 0)
-    assert (found.runs is None) == (len(gains) == 1)
-    assert found.known is known
+    difference = gain(base, 0, other, 0)
+    assert (difference.runs is None) == (len(gains) == 1)
+    assert difference.known is known
     table = gain_table("gain", {"a": base, "b": other}, "b")
     assert ("cannot tell" in table.rows[0][2]) is not known
 
@@ -172,8 +172,8 @@ def study(tmp_path, monkeypatch):
         (at.world / "data").mkdir(parents=True)
         ceilings = {"single_turn": 0.5, "blind": [0.5, 0.75, 0.75], "repair": [0.5, 1.0, 1.0]}
         (at.world / "data" / "ceilings.json").write_text(json.dumps({"test": ceilings}))
-        for place, method in enumerate((*METHODS, *EQUAL_TIME)):
-            rates = [[[0.0, float(place > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
+        for index, method in enumerate((*METHODS, *EQUAL_TIME)):
+            rates = [[[0.0, float(index > 3), 1.0]], [[1.0, 1.0, float(seed == 0)]]]
             make_run(at.evaluation(method), rates)
             at.model(method).mkdir(parents=True, exist_ok=True)
             (at.model(method) / ".cobalt-export").write_text("step 1\n")

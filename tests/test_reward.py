@@ -53,7 +53,7 @@ def answer_of(tokens):
 
 
 @pytest.mark.parametrize(
-    ("pass_rate", "best", "so_far"),
+    ("pass_rate", "best", "highest"),
     [
         # Solved: the past does not matter.
         (1.0, 0.0, 1.0),
@@ -82,14 +82,14 @@ def answer_of(tokens):
     ],
 )
 def test_correctness_goes_by_the_share_of_passed_tests_and_improvement_by_the_best_earlier_program(
-    pass_rate, best, so_far
+    pass_rate, best, highest
 ):
     reward = compute_reward(GOOD, pass_rate, best)
     assert reward.correctness == compute_reward(GOOD, pass_rate).correctness
-    assert best > 0 or (reward.improvement, reward.correctness) == (0, so_far)
+    assert best > 0 or (reward.improvement, reward.correctness) == (0, highest)
     assert reward.pass_rate == pass_rate
-    assert reward.correctness + reward.improvement == pytest.approx(so_far, abs=1e-12)
-    assert reward.total == pytest.approx(so_far + reward.form.value, abs=1e-12)
+    assert reward.correctness + reward.improvement == pytest.approx(highest, abs=1e-12)
+    assert reward.total == pytest.approx(highest + reward.form.value, abs=1e-12)
 
 
 # ---- program ----
@@ -313,10 +313,10 @@ def test_each_part_may_have_its_number_of_tokens_and_not_one_more(text, thinking
     assert solved.total == (0.99 if long else 1.0)
     assert compute_reward(text, 0.25).total == (-0.01 if long else 0.0)
     # One that earned less: a tenth for each, and nothing for a thinking that is too long.
-    for best, so_far in ((0.0, -0.1), (0.5, -0.2)):
+    for best, earlier in ((0.0, -0.1), (0.5, -0.2)):
         tokens = token_counter()(text.partition("</think>")[0].strip())
         bonus = -0.1 if thinking else 0.075 * math.tanh(tokens / 1024)
-        expected = so_far + bonus - 0.1 * answer - 0.1 * explanation
+        expected = earlier + bonus - 0.1 * answer - 0.1 * explanation
         assert compute_reward(text, 0.0, best).total == pytest.approx(expected, abs=1e-12)
 
 
@@ -500,9 +500,9 @@ def test_weights_and_advantages_are_those_of_the_reference(group, settings):
     weights, advantages = reference(group, settings)
     assert verpo.difficulty_weights(verpo.pass_rates(group), settings) == pytest.approx(weights, abs=1e-9)
     ours = verpo.advantages(group, solved(group), settings)
-    for found, expected in zip(ours, advantages, strict=True):
-        assert found.dtype == np.float64
-        assert found == pytest.approx(expected, abs=1e-9)
+    for computed, expected in zip(ours, advantages, strict=True):
+        assert computed.dtype == np.float64
+        assert computed == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -535,14 +535,14 @@ def test_offline_advantages_are_those_of_their_definitions(rewards, beta):
     mean, deviation = statistics.fmean(rewards), statistics.stdev(rewards)
     normalised = [(reward - mean) / (deviation + 1e-6) for reward in rewards]
     accepted = np.array(rewards) == 1
-    found = {
+    advantages = {
         name: offline_advantages(OfflineSettings(name, beta), np.array(rewards), accepted)
         for name in ("rloo", "grpo", "exponential", "sft")
     }
-    assert found["rloo"] == pytest.approx(left_out, abs=1e-12)
-    assert found["grpo"] == pytest.approx(normalised, rel=1e-9, abs=1e-12)
-    assert np.log(found["exponential"]) / beta == pytest.approx(normalised, abs=1e-9)
-    assert found["sft"].tolist() == accepted.tolist()
+    assert advantages["rloo"] == pytest.approx(left_out, abs=1e-12)
+    assert advantages["grpo"] == pytest.approx(normalised, rel=1e-9, abs=1e-12)
+    assert np.log(advantages["exponential"]) / beta == pytest.approx(normalised, abs=1e-9)
+    assert advantages["sft"].tolist() == accepted.tolist()
 
 
 @pytest.fixture

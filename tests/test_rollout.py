@@ -268,6 +268,6 @@ def test_the_inputs_number_of_samples_wins_and_another_one_is_refused(recorded, 
 async def test_a_replay_may_have_any_settings_and_without_n_has_the_inputs_number_of_samples(single):
     recorded = [{"id": i, "raw_responses": [["a", "b"], ["c", "d"]]} for i in (0, 1)]
     replayed = write_lines(single.with_name("r.jsonl"), recorded)
-    given = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, temperature=1.0, replay_file=replayed)
-    assert not (await repair(given, judge=FakeJudge(True))).failed
-    assert [record["raw_responses"][1] for record in read_records(given.output_file)] == [["c", "d"]] * 2
+    settings = RepairSettings(single, single.with_name("multi.jsonl"), turns=1, temperature=1.0, replay_file=replayed)
+    assert not (await repair(settings, judge=FakeJudge(True))).failed
+    assert [record["raw_responses"][1] for record in read_records(settings.output_file)] == [["c", "d"]] * 2

@@ -95,7 +95,7 @@ NAMES = {
 """Words that say nothing of what they name."""
 
 
-@pytest.mark.parametrize("folder", ["cobalt", "verl", "studies", "benchmarks"])
+@pytest.mark.parametrize("folder", ["cobalt", "verl", "studies", "benchmarks", "tests"])
 def test_names_say_what_they_hold(folder):
     defined = set()
     for path in (ROOT / folder).rglob("*.py"):

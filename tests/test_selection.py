@@ -213,11 +213,11 @@ async def test_contexts_over_the_token_limit_are_left_out_and_those_at_it_stay(t
     counter = PromptTokenCounter(policy)
     lengths = counter.count([record["conversations"][0][:end] for end in (2, 4, 6, 8)])
     assert lengths == sorted(set(lengths))
-    for kept, limit in enumerate(lengths, 1):
-        (tmp_path / str(kept)).mkdir()
-        summary, rows = await process(tmp_path / str(kept), policy, [record], max_prompt_tokens=limit)
-        assert sorted(row["turn"] for row in rows) == list(range(kept))
-        assert summary["prompts"].get("dropped: over the token limit", 0) == 4 - kept
+    for count, limit in enumerate(lengths, 1):
+        (tmp_path / str(count)).mkdir()
+        summary, rows = await process(tmp_path / str(count), policy, [record], max_prompt_tokens=limit)
+        assert sorted(row["turn"] for row in rows) == list(range(count))
+        assert summary["prompts"].get("dropped: over the token limit", 0) == 4 - count
 
 
 def without(record, field):

@@ -153,9 +153,9 @@ def test_a_service_that_does_not_start_is_one_sentence_with_its_first_error_and_
         ):
             finished = run(*SERVICES, *flags, "--", "true", code=code, XDG_CACHE_HOME=str(tmp_path / name))
             assert named in finished.stderr and "Traceback" not in finished.stderr
-    [kept] = (tmp_path / "broken" / "cobalt" / "logs").iterdir()
-    assert f"(logs: {kept})" in finished.stderr
-    assert "SafetensorError" in next(kept.glob("engine*.stderr")).read_text()
+    [logs] = (tmp_path / "broken" / "cobalt" / "logs").iterdir()
+    assert f"(logs: {logs})" in finished.stderr
+    assert "SafetensorError" in next(logs.glob("engine*.stderr")).read_text()
 
 
 def beside(folder, code, *flags, before=(), **variables):

@@ -74,9 +74,9 @@ def test_values_of_a_parquet_file_that_json_lacks_are_written_as_text(tmp_path):
     moment = datetime(2026, 1, 2, 3, 4, 5)
     row = {"price": Decimal("1.50"), "raw": b"\xffa", "took": timedelta(seconds=1), "when": [moment]}
     path = write_parquet(tmp_path / "rows.parquet", [row | {"at": {"day": moment}}])
-    [(_, found)] = local_rows(path)
-    assert json.loads(encode_record(found)) == found
-    assert (found["price"], found["raw"], found["when"]) == ("1.50", "\ufffda", [moment.isoformat()])
+    [(_, decoded)] = local_rows(path)
+    assert json.loads(encode_record(decoded)) == decoded
+    assert (decoded["price"], decoded["raw"], decoded["when"]) == ("1.50", "\ufffda", [moment.isoformat()])
 
 
 LINES = b'{"id": 1}\n{"id": 2}\n'
@@ -133,7 +133,7 @@ from pathlib import Path
 from cobalt.stage.errors import UserError
 from cobalt.stage.rows import read_rows
 try:
-    kept = [row for _, row in read_rows(Path(sys.argv[1]))]
+    rows = [row for _, row in read_rows(Path(sys.argv[1]))]
     print("read")
 except UserError as error:
     print(error)

@@ -60,7 +60,7 @@ def test_a_study_that_fails_at_any_step_goes_on_there_and_runs_every_step_once(t
     names = [f"s{number}" for number in range(count)]
     failing = data.draw(st.integers(0, count - 1))
     needs = [data.draw(st.lists(st.sampled_from(names[:i]), unique=True)) if i else [] for i in range(count)]
-    scripts = ["test -e repaired || exit 7" if place == failing else "" for place in range(count)]
+    scripts = ["test -e repaired || exit 7" if index == failing else "" for index in range(count)]
     planned = study(root, *(step(n, needs=need, script=s) for n, need, s in zip(names, needs, scripts, strict=True)))
     assert run(planned) == (7, names[: failing + 1])
     assert done(planned) == names[:failing]
@@ -333,7 +333,7 @@ def test_steps_of_a_plan_need_what_is_there_by_then_and_name_what_their_commands
                 path = Path(values[key]) if values[key] is not None else None
                 known = {*item.needs, *(parent for need in item.needs for parent in need.parents), *written}
                 assert path is None or path in known or any(path.is_relative_to(folder) for folder in written)
-        assert all(any(file.is_relative_to(place) for place in written) for file in item.files)
+        assert all(any(file.is_relative_to(folder) for folder in written) for file in item.files)
         if item.training is not None:
             # What a dry run checks is what the command trains.
             read = {field.name: getattr(arguments, field.name) for field in fields(TrainingSettings)}

@@ -38,8 +38,8 @@ def numbers_of(architecture):
     for name in HEADERS[architecture]:
         header = Path("/usr/include", name)
         if header.is_file():
-            found = re.findall(r"^#define\s+(__NR(?:3264)?_\w+)\s+(\d+)", header.read_text(), re.MULTILINE)
-            return {name: int(number) for name, number in found if name != "__NR_syscalls"}  # their count
+            defined = re.findall(r"^#define\s+(__NR(?:3264)?_\w+)\s+(\d+)", header.read_text(), re.MULTILINE)
+            return {name: int(number) for name, number in defined if name != "__NR_syscalls"}  # their count
     return {}
 
 
@@ -52,11 +52,11 @@ def test_numbers_are_those_of_the_kernel_s_headers(column):
     checked = 0
     for name, numbers in ALL_CALLS.items():
         number = numbers[column]
-        there = known.get(f"__NR_{name}", known.get(GENERIC_NAMES.get(name, "")))
-        if there is None and number is not None:
+        expected = known.get(f"__NR_{name}", known.get(GENERIC_NAMES.get(name, "")))
+        if expected is None and number is not None:
             assert number > newest, f"{name} is missing in the headers"  # which are older than the call
             continue
-        assert number == there, name
+        assert number == expected, name
         checked += number is not None
     assert checked > 60
     of_32_bits = range(403, 424)  # calls with 64-bit times, which 64-bit architectures do not have
@@ -77,20 +77,20 @@ def answer(program, number, arguments=(), audit=None, *, column=0):
     """Run a filter as the kernel does, on one call."""
     values = (*arguments, *(0,) * (6 - len(arguments)))
     data = struct.pack("iIQ6Q", number, audit or AUDIT[ARCHITECTURES[column]], 0, *values)
-    code = [struct.unpack_from("HBBI", program, place) for place in range(0, len(program), 8)]
-    loaded, place = 0, 0
+    code = [struct.unpack_from("HBBI", program, counter) for counter in range(0, len(program), 8)]
+    loaded, counter = 0, 0
     while True:
-        operation, met, unmet, value = code[place]
-        place += 1
+        operation, met, unmet, value = code[counter]
+        counter += 1
         match operation:
             case 0x20:
                 loaded = struct.unpack_from("I", data, value)[0]
             case 0x54:
                 loaded &= value
             case 0x15:
-                place += met if loaded == value else unmet
+                counter += met if loaded == value else unmet
             case 0x35:
-                place += met if loaded >= value else unmet
+                counter += met if loaded >= value else unmet
             case 0x06:
                 return value
             case _:

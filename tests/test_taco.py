@@ -86,15 +86,15 @@ def test_each_rule_drops_its_rows_and_no_other(changes, rule):
 @given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))
 @example(["x"] * 25, 20)
 def test_the_cap_keeps_the_longest_and_shortest_inputs_in_their_order(inputs, most):
-    places = capped_places(inputs, most)
-    assert places == sorted(set(places))
-    assert len(places) == min(len(inputs), most)
+    indexes = capped_places(inputs, most)
+    assert indexes == sorted(set(indexes))
+    assert len(indexes) == min(len(inputs), most)
     if len(inputs) <= most:
         return
     short, every = most // 4, sorted(map(len, inputs))
-    assert sorted(len(inputs[place]) for place in places) == every[:short] + every[len(every) - (most - short) :]
+    assert sorted(len(inputs[index]) for index in indexes) == every[:short] + every[len(every) - (most - short) :]
     if every[0] == every[-1]:  # of equally long inputs the first count as longer
-        assert places == [*range(most - short), *range(len(inputs) - short, len(inputs))]
+        assert indexes == [*range(most - short), *range(len(inputs) - short, len(inputs))]
 
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=20), st.data())
@@ -102,9 +102,9 @@ def test_public_tests_are_the_easiest_of_the_attempts(passes, data):
     inputs = data.draw(st.lists(st.text(max_size=4), min_size=len(passes), max_size=len(passes)))
     suite = TestSuite(tuple(inputs), tuple(inputs))
     public = easiest_places(suite, 4, passes)
-    hidden = [place for place in range(len(suite)) if place not in public]
+    hidden = [index for index in range(len(suite)) if index not in public]
     assert public == sorted(public)
-    assert min(passes[place] for place in public) >= max(passes[place] for place in hidden)
+    assert min(passes[index] for index in public) >= max(passes[index] for index in hidden)
     assert easiest_places(suite, 4, [1] * len(suite)) == easiest_places(suite, 4, None)
     # Without attempts the shortest inputs, and of equals the first.
     suite = TestSuite(("bb", "ccc", "a", "bb", "a", "bb"), ("",) * 6)
@@ -122,7 +122,7 @@ LOOK = "def look(d, x): return (tuple(d['k']), x, d['k'][0] / 4)"
 LOOKED = [[{"k": [n, "a b"]}, None] for n in range(9)], [[[n, "a b"], None, n / 4] for n in range(9)]
 PAIRS, TWO_LINES = [["2", str(n)] for n in range(9)], "n = int(input())\nprint(n)\nprint(int(input()))"
 # Of each kept problem its second output, and the row.
-KEPT = {
+SECOND_OUTPUTS = {
     "plain": ("9\n", row("plain", solutions=["print(", WRONG, SQUARE])),
     "long": ("36\n", row("long", tests=30)),
     "lines": (
@@ -150,17 +150,19 @@ async def prepare(settings, judge=None):
 
 @pytest.mark.sandbox
 async def test_rows_are_kept_as_their_solutions_are_judged_and_get_the_schema_of_taco_cobalt(tmp_path):
-    rows = [*(row for _, row in KEPT.values()), *DROPPED]
+    rows = [*(row for _, row in SECOND_OUTPUTS.values()), *DROPPED]
     settings = TacoSettings(tmp_path / "out", write_lines(tmp_path / "taco.jsonl", rows), dev_size=2)
     summary = await prepare(settings)
     counts = {name.removeprefix("dropped: "): count for name, count in summary["rows"].items() if count}
     dropped = {Rule.UNSOLVED.value: 2, Rule.FEW_TESTS.value: 1, Rule.DUPLICATE.value: 1}
     assert counts == {"read": 12} | dropped | {"kept": 8, "of them called functions": 5}
     assert summary["splits"] == {"train": 6, "dev": 2}
-    kept = [problem for name in ("train", "dev") for problem in load_problems(tmp_path / "out" / f"{name}.jsonl")]
-    assert {problem.id: problem.tests.outputs[1] for problem in kept} == {name: out for name, (out, _) in KEPT.items()}
+    problems = [problem for name in ("train", "dev") for problem in load_problems(tmp_path / "out" / f"{name}.jsonl")]
+    assert {problem.id: problem.tests.outputs[1] for problem in problems} == {
+        name: out for name, (out, _) in SECOND_OUTPUTS.items()
+    }
     fields = ["id", "difficulty", "question", "test_cases", "instruction", "public_test_cases", "hidden_test_cases"]
-    for problem in kept:
+    for problem in problems:
         assert list(problem.record) == fields
         assert len(problem.public_tests) == 4 and len(problem.tests) <= 20
         public, hidden = map(problem.tests.positions_of, (problem.public_tests, problem.hidden_tests))
@@ -169,7 +171,7 @@ async def test_rows_are_kept_as_their_solutions_are_judged_and_get_the_schema_of
         assert problem.question in problem.instruction
         assert ("reads from standard input" in problem.instruction) == (problem.tests.fn_name is None)
         assert problem.tests.fn_name == problem.public_tests.fn_name == problem.hidden_tests.fn_name
-    [bare] = [problem for problem in kept if problem.id == "bare"]
+    [bare] = [problem for problem in problems if problem.id == "bare"]
     assert bare.question.endswith("Starter code:\n```python\ndef add(p):\n```")
 
 
@@ -191,7 +193,7 @@ async def test_recorded_attempts_choose_the_public_tests_of_the_problems_whose_t
     source, attempts = write_lines(tmp_path / "taco.jsonl", map(row, range(4))), tmp_path / "single.jsonl"
     settings = TacoSettings(tmp_path / "out", source, attempts_file=attempts, dev_size=0)
     tests = {"id": 2, "test_cases": row()["input_output"]}
-    passing = [[place in easy for place in range(10)] for easy in ((1, 3, 5, 9), (1, 3, 5, 9, 0))]
+    passing = [[index in easy for index in range(10)] for easy in ((1, 3, 5, 9), (1, 3, 5, 9, 0))]
     good = tests | {"exec_results": [{"passing": one, "feedback": [""] * 10} for one in passing]}
     other = {"id": 2, "test_cases": suite_json(["1"], ["1"]), "exec_results": [{"passing": [True], "feedback": [""]}]}
     for record, names in (

@@ -138,8 +138,8 @@ WRONG_KINDS = {
 
 
 def test_all_settings_of_a_wrong_kind_are_named_at_once(world):
-    found = errors_of(world, *WRONG_KINDS, **EPISODES)
-    assert [message for message in WRONG_KINDS.values() if not any(message in error for error in found)] == [], found
+    errors = errors_of(world, *WRONG_KINDS, **EPISODES)
+    assert [message for message in WRONG_KINDS.values() if not any(message in error for error in errors)] == [], errors
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_all_settings_of_a_wrong_kind_are_named_at_once(world):
     ],
 )
 def test_a_setting_that_would_harm_is_refused(world, choices, overrides, message):
-    found = errors_of(world, *overrides.split(), **choices)
-    assert any(message in error for error in found), found
+    errors = errors_of(world, *overrides.split(), **choices)
+    assert any(message in error for error in errors), errors
 
 
 def test_rows_that_begin_no_episode_are_refused(world):
@@ -239,7 +239,7 @@ def steps_in(path):
 
 
 @pytest.mark.parametrize(
-    ("saved", "tracker", "steps", "torn", "goes_on_from", "kept"),
+    ("saved", "tracker", "steps", "torn", "goes_on_from", "expected"),
     [
         ([], None, [], "", 0, []),
         ([2, 4], 4, [0, 1, 2, 3, 4, 5], "", 4, [0, 1, 2, 3, 4]),
@@ -254,12 +254,12 @@ def steps_in(path):
     ],
 )
 def test_a_killed_run_continues_without_a_missing_or_repeated_step(
-    tmp_path, saved, tracker, steps, torn, goes_on_from, kept
+    tmp_path, saved, tracker, steps, torn, goes_on_from, expected
 ):
     path = folder(tmp_path, saved, tracker, steps, torn)
     whole = [step for step in saved if not isinstance(tracker, int) or step <= tracker]
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from)
-    assert (steps_in(path) if steps else []) == kept
+    assert (steps_in(path) if steps else []) == expected
     assert run_folder.steps(path) == whole, "no whole checkpoint is removed"
     assert run_folder.prepare(path, SETTINGS, []) == run_folder.Start(goes_on_from), "twice is as once"
 
@@ -469,14 +469,14 @@ def test_on_a_gpu_the_package_and_the_users_own_modules_are_imported_and_nothing
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "my_estimator")
     code = """
 import sys, torch, verl
-found = [name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")]
+imported = [name in sys.modules for name in ("my_estimator", "cobalt_verl.losses.loss_agg", "cobalt_verl.cpu")]
 import cobalt_verl.cpu.vllm_name
 cobalt_verl.cpu.vllm_name.install()  # the CPU build of this test's vLLM has no version else
 from vllm.model_executor.layers import utils
 from vllm.plugins import load_general_plugins
 before = utils.dispatch_cpu_unquantized_gemm
 load_general_plugins()
-print([*found, utils.dispatch_cpu_unquantized_gemm is before])
+print([*imported, utils.dispatch_cpu_unquantized_gemm is before])
 """
     assert in_verl(code, on_cpu=False) == "[True, True, False, True]"
 

@@ -60,15 +60,15 @@ def of_verl():
 
 
 def test_each_setting_is_verls_default_or_written_down(of_verl):
-    found = {}
+    composed = {}
     for data, scale in itertools.product(("problems", "partial_trajectories"), ("paper", "pocket", "cpu", "gpu-1")):
         settings = resolved(made(data=data, scale=scale))
-        found[f"{data} at {scale} scale"] = {
+        composed[f"{data} at {scale} scale"] = {
             key: value
             for key, value in settings.items()
             if (key not in of_verl or value != of_verl[key]) and key not in PATHS
         }
-    assert found == WRITTEN
+    assert composed == WRITTEN
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_agent_loops_shards_and_storage_follow_from_the_machine_unless_they_are_
 
 def test_every_combination_composes_at_one_scale_and_every_choice_at_every_scale():
     """The scale comes last and the other choices have no key in common, as the next test says."""
-    there = [sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml")) for folder in FOLDERS]
-    *others, scales = there
+    files = [sorted(path.stem for path in (VERL_ADDITIONS / "config" / folder).glob("*.yaml")) for folder in FOLDERS]
+    *others, scales = files
     first, *further = scales
     for names in itertools.product(*others):
         resolved(made(**dict(zip(FOLDERS, (*names, first), strict=True))))
     most = max(map(len, others))
-    for scale, place in itertools.product(further, range(most)):
-        names = [names[place % len(names)] for names in others]
+    for scale, index in itertools.product(further, range(most)):
+        names = [names[index % len(names)] for names in others]
         resolved(made(**dict(zip(FOLDERS, (*names, scale), strict=True))))
 
 

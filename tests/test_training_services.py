@@ -162,8 +162,8 @@ def test_the_exported_policy_is_the_trained_one_in_its_own_precision(ft, seed_mo
 def test_the_last_checkpoint_alone_is_kept_and_has_the_metrics_of_its_step(ft):
     assert run_folder.steps(ft) == [2]
     assert run_folder.missing_part(ft, 2) is None
-    kept, reported = (
+    stored, reported = (
         {name: value for name, value in parts.items() if not any(word in name for word in ("timing", "perf/", "val-"))}
         for parts in (run_folder.kept_metrics(ft, 2), metrics_of(ft)[1][2])
     )
-    assert kept == reported
+    assert stored == reported

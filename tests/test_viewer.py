@@ -75,7 +75,7 @@ def test_a_run_is_shown_as_it_was_recorded(tmp_path):
         shown, hidden = piece["samples"][sample][turn], record["hidden_verdicts"][sample][turn]
         parts = [texts[shown[name]] for name in ("thinking", "response") if name in shown]
         assert "".join(parts) == record["raw_responses"][turn][sample]
-        kinds = {kind for place, kind in enumerate(KINDS) if figures["kinds"][sample][turn] >> place & 1}
+        kinds = {kind for bit, kind in enumerate(KINDS) if figures["kinds"][sample][turn] >> bit & 1}
         assert kinds == {"passed", "wrong_answer", *hidden}
         assert [KINDS[int(digit)] for digit in shown["hidden"]] == hidden
         assert (shown["public"], [texts[text] for text in shown["messages"]]) == ("01", ["", "Expected Output: 9"])
@@ -209,7 +209,7 @@ def open_problem(browser, position, sample=0):
     browser.evaluate(f"openProblem({position}, {{ run: 0, samples: [{sample}], turn: 0 }})")
 
 
-PLACE = "[index.problems[chosen.problem].id, chosen.run, chosen.samples[chosen.run], chosen.turn]"
+CHOSEN = "[index.problems[chosen.problem].id, chosen.run, chosen.samples[chosen.run], chosen.turn]"
 
 
 def listed(browser, name=None, value=None):
@@ -351,17 +351,17 @@ def test_model_text_is_shown_and_never_run(page):
     fragment = f"#search={searched}&inside={searched}"
     browser = page([record], other=[record], fragment=fragment, names=(HOSTILE, "<b>{{script}}"))
     browser.wait("filters.inside !== ''")
-    for place in ("h1", "#run option:nth-child(2)", "#figures .key", "#title-0-0", "#tables h3"):
-        assert "onerror='window.stolen = 1'" in browser.each(place)[0]
+    for selector in ("h1", "#run option:nth-child(2)", "#figures .key", "#title-0-0", "#tables h3"):
+        assert "onerror='window.stolen = 1'" in browser.each(selector)[0]
     assert browser.each("h1 *, .key b") == []
     visible = HOSTILE.encode("utf-16", "surrogatepass").decode("utf-16")
     opened = ("#problem-title", "#problem > details pre", "#tables pre", "#turn-0-0 pre", "#turn-0-0 details pre")
-    for place in (*opened, "#turn-1-2 ins", "#difficulty option:last-child", "#problems .id", "#problems .opening"):
-        assert visible in browser.each(place)[0], place
+    for selector in (*opened, "#turn-1-2 ins", "#difficulty option:last-child", "#problems .id", "#problems .opening"):
+        assert visible in browser.each(selector)[0], selector
     browser.evaluate("setView('responses')")
     click(browser, "#turn-0-0 .tests button", 1)
-    for place in ("#turn-0-0 .test pre:last-of-type", "#turn-0-0 > details pre", "#turn-0-0 > .block pre"):
-        assert browser.each(place), place
+    for selector in ("#turn-0-0 .test pre:last-of-type", "#turn-0-0 > details pre", "#turn-0-0 > .block pre"):
+        assert browser.each(selector), selector
     assert browser.evaluate("window.stolen") is None
     injected = "#problem svg, nav svg, body img, main script, nav script, #figures script, [onerror], [onload]"
     assert browser.each(injected) == []
@@ -376,9 +376,9 @@ def test_hostile_programs_are_text_whatever_the_highlighter_sees(page):
     programs += ["".join(generator.choices([*pieces, *"'\"#\\\n(){}[]:@=f"], k=60)) for _ in range(200)]
     programs += ["", "\n", "\n\n", "(" * 5000, "'" * 5001, "a" * 100_000, "f'{" * 500]
     browser = page(four_problems())
-    drawn = browser.evaluate(f"""{json.dumps(programs)}.map((program, place, all) => {{
+    drawn = browser.evaluate(f"""{json.dumps(programs)}.map((program, index, all) => {{
       const code = drawProgram(program);
-      const changes = drawChanges(all[place - 1] ?? "", program);
+      const changes = drawChanges(all[index - 1] ?? "", program);
       document.body.append(code, changes);
       const lines = [...code.querySelectorAll('.line')].map((line) => line.textContent).join('\\n');
       const nodes = [code, changes].flatMap((node) => [...node.querySelectorAll('*')]);
@@ -440,7 +440,7 @@ def test_the_keyboard_reaches_everything(page):
 
 
 @pytest.mark.parametrize(
-    ("address", "place"),
+    ("address", "expected"),
     [
         ("problem=b+c%26d&sample=2&turn=6", ["b c&d", 0, 2, 6]),
         ("problem=7&sample=2&turn=6", [7, 0, 2, 6]),
@@ -448,16 +448,16 @@ def test_the_keyboard_reaches_everything(page):
         *((f"problem={wrong}", None) for wrong in ("99&sample=0&turn=0", "7&sample=3", "<img src=x>")),
     ],
 )
-def test_an_address_opens_the_turn_it_names_and_shows_it(page, address, place):
+def test_an_address_opens_the_turn_it_names_and_shows_it(page, address, expected):
     records = [evaluated(name, [[DOUBLE] * 6 + [RIGHT]] * 3, [[0.5] * 6 + [1.0]] * 3) for name in ("a", "b c&d", 7)]
     browser = page(records, fragment=f"#{address}")
-    assert browser.evaluate(f"[{PLACE}, byId('alert').hidden]") == [place or ["a", 0, 0, 0], place is not None]
-    if place:
+    assert browser.evaluate(f"[{CHOSEN}, byId('alert').hidden]") == [expected or ["a", 0, 0, 0], expected is not None]
+    if expected:
         assert browser.evaluate("document.activeElement.id") == "title-0-6"
         assert browser.evaluate("byId('title-0-6').getBoundingClientRect().top") < 300
     browser.evaluate("location.hash = '#problem=a&sample=1&turn=5'")  # a link that is followed in the open page
     browser.wait("document.activeElement.id === 'title-0-5'")
-    assert browser.evaluate(PLACE) == ["a", 0, 1, 5]
+    assert browser.evaluate(CHOSEN) == ["a", 0, 1, 5]
 
 
 def test_an_address_keeps_filters_searches_order_and_view(page):
@@ -474,7 +474,7 @@ def test_an_address_keeps_filters_searches_order_and_view(page):
     again.wait("filters.inside !== ''")
     assert again.evaluate("[location.hash, { ...filters }, chosen.view]") == before
     assert listed(again) == ["repaired", "lost", "hard"]
-    assert again.evaluate(PLACE)[0] == "hard"
+    assert again.evaluate(CHOSEN)[0] == "hard"
     shown = again.evaluate("[byId('outcome').value, byId('inside').value, byId('search').value]")
     assert shown == ["unsolved", "NUMBER", "p"]
 
@@ -485,7 +485,7 @@ def test_two_runs_are_side_by_side_problem_by_problem(page):
         turns = [f"```python\nprint('{record['id']}')\n```", RIGHT, RIGHT]
         other.append(evaluated(record["id"], [turns], [[0.0, 1.0, 1.0]], question=record["question"]))
     browser = page(four_problems(), other=other, fragment="#problem=hard&run=other&sample=0&turn=2&beside=1")
-    assert browser.evaluate(PLACE) == ["hard", 1, 0, 2]
+    assert browser.evaluate(CHOSEN) == ["hard", 1, 0, 2]
     assert browser.each("#trajectory .turn", "id") == ["turn-0-0", "turn-1-0", "turn-0-1", "turn-1-1", "turn-1-2"]
     assert "print('hard')" in text_of(browser, "#turn-1-0")
     assert "print(int(input()) ** 2)" in text_of(browser, "#turn-1-1")
@@ -496,7 +496,7 @@ def test_two_runs_are_side_by_side_problem_by_problem(page):
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
     browser.call("Emulation.clearDeviceMetricsOverride")
     browser.press("r")
-    assert browser.evaluate(PLACE) == ["hard", 0, 1, 1]  # this run has two turns only
+    assert browser.evaluate(CHOSEN) == ["hard", 0, 1, 1]  # this run has two turns only
     browser.evaluate("setOnly(1)")
     assert browser.each("#trajectory .turn", "id") == ["turn-1-0", "turn-1-1", "turn-1-2"]
     listed(browser, "run", "0")

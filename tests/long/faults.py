@@ -117,9 +117,9 @@ def main(arguments: Arguments) -> int:
         raise UserError(f"there is no row {unknown[0]!r}; the rows are {', '.join(ROWS)}")
     if arguments.quick:
         wanted = [name for name in wanted if not ROWS[name].long]
-    place = arguments.output_dir.resolve()
-    if place.is_relative_to("/tmp") and not place.is_relative_to(ROOT):
-        raise UserError(f"{place} is in /tmp, which some rows replace by one of their own: name another folder")
+    folder = arguments.output_dir.resolve()
+    if folder.is_relative_to("/tmp") and not folder.is_relative_to(ROOT):
+        raise UserError(f"{folder} is in /tmp, which some rows replace by one of their own: name another folder")
     adopt_orphans()
     check_flags(arguments.output_dir)
     path = arguments.output_dir / "rows.jsonl"
@@ -265,8 +265,8 @@ class Load:
             raise Broken("the run was complete before the fault")
         return lines
 
-    def check(self, kept: Sequence[bytes] = (), *, complete: bool = True) -> None:
-        """Check that every record is right, that those in `kept` are there and, if `complete`, that none is missing.
+    def check(self, finished_before: Sequence[bytes] = (), *, complete: bool = True) -> None:
+        """Check that every record is right, that `finished_before` are among them and, if `complete`, none is missing.
 
         Raises:
             Broken: a check failed.
@@ -282,7 +282,7 @@ class Load:
             )
             if kinds != self.EXPECTED:
                 raise Broken(f"problem {record['id']} has wrong verdicts: {kinds}")
-        missing = set(kept) - set(self.lines())
+        missing = set(finished_before) - set(self.lines())
         if missing:
             raise Broken(f"{len(missing)} finished records were lost or changed")
         identifiers = [record["id"] for record in records]
@@ -352,7 +352,7 @@ class Stage:
         load: Load,
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
-        kept: Sequence[bytes] = (),
+        finished_before: Sequence[bytes] = (),
     ) -> float:
         """Run the same command again; returns the seconds from its start until its first new record.
 
@@ -368,7 +368,7 @@ class Stage:
         seconds = time.monotonic() - began
         if finish(process) != 0:
             raise Broken(f"the same command again ended with exit code {process.returncode}: {last_words(log)}")
-        load.check(kept)
+        load.check(finished_before)
         return seconds
 
 
@@ -556,7 +556,7 @@ def one_of_two_processes(stage: Stage) -> Outcome:
 
 def _survived(load: Load, process: "subprocess.Popen[bytes]", log: Path, candidates: list[Process] | None) -> Outcome:
     """Kill a host of the judge, one of `candidates` or a child of the rollout, which must not be affected."""
-    kept = load.wait_for(EARLY, process)
+    finished_before = load.wait_for(EARLY, process)
     os.kill(_only(HOST, below(process.pid) if candidates is None else candidates), signal.SIGKILL)
     fault = time.monotonic()
     count = len(load.lines())
@@ -565,7 +565,7 @@ def _survived(load: Load, process: "subprocess.Popen[bytes]", log: Path, candida
     code = finish(process)
     if code != 0:
         raise Broken(f"the rollout ended with {how_it_ended(code, log)}")
-    load.check(kept)
+    load.check(finished_before)
     return Outcome("nothing; the other one judged all programs", "by itself", seconds)
 
 
@@ -574,20 +574,20 @@ def own_judge(stage: Stage) -> Outcome:
     load = stage.load()
     command = [*load.command, "--judge", "concurrency=9", "--judge", "cpu_seconds=2"]
     process, log = stage.start(command)
-    kept = load.wait_for(EARLY, process)
+    finished_before = load.wait_for(EARLY, process)
     process.kill()
     code = finish(process)
     last = stage.nothing_left()
-    load.check(kept, complete=False)
-    seconds = stage.complete(load, command, None, kept)
+    load.check(finished_before, complete=False)
+    seconds = stage.complete(load, command, None, finished_before)
     return Outcome(f"{how_it_ended(code, log)}; its last process {last} later", "the same command again", seconds)
 
 
 def _only(prefix: str, processes: list[Process]) -> int:
-    found = named(prefix, processes)
-    if not found:
+    matches = named(prefix, processes)
+    if not matches:
         raise Broken(f"there is no process {prefix!r} to kill")
-    return found[0].pid
+    return matches[0].pid
 
 
 def driver(stage: Stage) -> Outcome:
@@ -595,14 +595,14 @@ def driver(stage: Stage) -> Outcome:
     environment = stage.shared.environment()
     load = stage.load()
     process, log = stage.start(load.command, environment)
-    kept = load.wait_for(EARLY, process)
+    finished_before = load.wait_for(EARLY, process)
     process.kill()
     code = finish(process)
     stage.nothing_left()
-    load.check(kept, complete=False)
+    load.check(finished_before, complete=False)
     with load.output.open("ab") as handle:
         handle.write(b'{"id": 23, "torn')  # as after a kill in the middle of a write
-    seconds = stage.complete(load, load.command, environment, kept)
+    seconds = stage.complete(load, load.command, environment, finished_before)
     return Outcome(how_it_ended(code, log), "the same command again; a half-written last record is made again", seconds)
 
 
@@ -618,14 +618,14 @@ def result_disk(stage: Stage) -> Outcome:
         code = finish(process)
         if code == 0:
             raise Broken("the disk was large enough for the whole result")
-        kept = load.lines()
-        if not kept:
+        finished_before = load.lines()
+        if not finished_before:
             raise Broken("the disk was too small for a single record")
-        load.check(kept, complete=False)
+        load.check(finished_before, complete=False)
         disks.run("mount", "-o", "remount,size=64m", str(disk))
-        seconds = stage.complete(load, [*disks.enter, *load.command], environment, kept)
+        seconds = stage.complete(load, [*disks.enter, *load.command], environment, finished_before)
     return Outcome(
-        f"{how_it_ended(code, log)}; {len(kept)} of {PROBLEMS} records fitted",
+        f"{how_it_ended(code, log)}; {len(finished_before)} of {PROBLEMS} records fitted",
         "make room, then the same command again",
         seconds,
     )
@@ -712,7 +712,7 @@ def whole_part(find: str, stage: Stage) -> Outcome:
     with _own_temporary_folders() as disks:
         command = [*disks.enter, *load.whole_command()]
         process, log = stage.start(command)
-        kept = load.wait_for(EARLY, process)
+        finished_before = load.wait_for(EARLY, process)
         victim = process.pid if find == "supervisor" else _only(find, below(process.pid))
         os.kill(victim, signal.SIGKILL)
         fault = time.monotonic()
@@ -720,12 +720,12 @@ def whole_part(find: str, stage: Stage) -> Outcome:
         ended = time.monotonic() - fault
         last = stage.nothing_left(disks)
         left = _left(disks)
-        load.check(kept, complete=False)
+        load.check(finished_before, complete=False)
         finished = len(load.lines())
         if code == 0:
-            load.check(kept)
+            load.check(finished_before)
             return Outcome(f"{how_it_ended(code, log)}{left}", "by itself", ended)
-        seconds = stage.complete(load, command, None, kept)
+        seconds = stage.complete(load, command, None, finished_before)
         stage.nothing_left(disks)
     return Outcome(
         f"{how_it_ended(code, log)} after {ended:.1f} s, its last process {last} later{left}",
@@ -770,19 +770,19 @@ def temporary_folder(folder: Path, padding: int, stage: Stage) -> Outcome:
     with _own_temporary_folders() as disks:
         command = [*disks.enter, *load.whole_command()]
         process, log = stage.start(command)
-        kept = load.wait_for(EARLY, process)
+        finished_before = load.wait_for(EARLY, process)
         filler = disks.fill(folder)
         fault = time.monotonic()
         code = finish(process, LONGEST_RESPONSE)
         ended = time.monotonic() - fault
         stage.nothing_left(disks)
-        load.check(kept, complete=False)
+        load.check(finished_before, complete=False)
         finished = len(load.lines())
         filler.unlink()
         if code == 0:
-            load.check(kept)
+            load.check(finished_before)
             return Outcome(f"nothing ({how_it_ended(code, log)})", "by itself", ended)
-        seconds = stage.complete(load, command, None, kept)
+        seconds = stage.complete(load, command, None, finished_before)
         stage.nothing_left(disks)
     return Outcome(
         f"{how_it_ended(code, log)} after {ended:.1f} s",
@@ -801,20 +801,20 @@ def clock(offset: int, stage: Stage) -> Outcome:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(sleep), str(source)], check=True)
     stage.shared.close()
     load = stage.load()
-    told = stage.folder / "clock"
-    told.write_text("+0\n")
+    clock_file = stage.folder / "clock"
+    clock_file.write_text("+0\n")
     environment = {
         "LD_PRELOAD": f"{sleep} {libraries[0]}",
-        "FAKETIME_TIMESTAMP_FILE": str(told),
+        "FAKETIME_TIMESTAMP_FILE": str(clock_file),
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",
     }
     process, log = stage.start(load.whole_command(), environment)
-    kept = load.wait_for(EARLY, process)
+    finished_before = load.wait_for(EARLY, process)
     jumped = stage.folder / "clock.new"
     jumped.write_text(f"{offset:+d}\n")
-    jumped.replace(told)
+    jumped.replace(clock_file)
     fault = time.monotonic()
     shown = subprocess.run(
         ["date", "+%s"], env=os.environ | environment, capture_output=True, text=True, check=True
@@ -827,11 +827,13 @@ def clock(offset: int, stage: Stage) -> Outcome:
     code = finish(process)
     ended = time.monotonic() - fault
     if code != 0:
-        load.check(kept, complete=False)
-        seconds = stage.complete(load, load.whole_command(), environment, kept)
+        load.check(finished_before, complete=False)
+        seconds = stage.complete(load, load.whole_command(), environment, finished_before)
         return Outcome(how_it_ended(code, log), "the same command again", seconds)
-    load.check(kept)
-    return Outcome(f"nothing; the other {PROBLEMS - len(kept)} problems took {ended:.1f} s", "by itself", 0.0)
+    load.check(finished_before)
+    return Outcome(
+        f"nothing; the other {PROBLEMS - len(finished_before)} problems took {ended:.1f} s", "by itself", 0.0
+    )
 
 
 # If libfaketime leaves the monotonic clock alone, it refuses sleeps on that clock, such as Python's `time.sleep`.
@@ -881,7 +883,7 @@ def engine(prefix: str, stage: Stage) -> Outcome:
             LONGEST_RUN,
             "the first records",
         )
-        kept = output.read_bytes()
+        finished_before = output.read_bytes()
         os.kill(_only(prefix, below(services.pid)), signal.SIGKILL)
         code = finish(process)
         first = how_it_ended(code, log)
@@ -896,7 +898,7 @@ def engine(prefix: str, stage: Stage) -> Outcome:
     records, expected = read_records(output), read_records(reference)
     if [record["id"] for record in records] != list(range(PROBLEMS)):
         raise Broken("records are missing")
-    if not set(kept.splitlines()) <= set(output.read_bytes().splitlines()):
+    if not set(finished_before.splitlines()) <= set(output.read_bytes().splitlines()):
         raise Broken("finished records were lost or changed")
     turns = [
         turn

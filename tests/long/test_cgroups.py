@@ -21,17 +21,17 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def place():
-    found = find_parent()
-    if found is None:
+def parent():
+    parent = find_parent()
+    if parent is None:
         pytest.skip("this process can make no cgroup with a memory and a pids controller")
-    return found
+    return parent
 
 
-def left(place, owner=None):
+def left(parent, owner=None):
     """The names of the cgroups there of this process, or of another."""
     pattern = f"cobalt-judge-{owner or os.getpid()}-*"
-    return [child.name for folder in {place.memory, place.pids} for child in folder.glob(pattern)]
+    return [child.name for folder in {parent.memory, parent.pids} for child in folder.glob(pattern)]
 
 
 # What a kernel shows in /proc/self/cgroup and /proc/self/mountinfo (lines apart by "|"), and the folders that follow.
@@ -60,20 +60,20 @@ def test_own_cgroup_is_found(name, monkeypatch):
 
 
 @pytest.fixture
-def made(place):
+def made(parent):
     """The cgroups of a sandbox, which are gone at the end."""
-    assert left(place) == []
-    cgroup = SandboxCgroup(place)
-    assert len(left(place)) == len({place.memory, place.pids})
+    assert left(parent) == []
+    cgroup = SandboxCgroup(parent)
+    assert len(left(parent)) == len({parent.memory, parent.pids})
     yield cgroup
     cgroup.remove()
-    assert left(place) == []
+    assert left(parent) == []
 
 
-def test_limits_leave_room_for_the_sandbox_itself(made, place):
+def test_limits_leave_room_for_the_sandbox_itself(made, parent):
     for memory, processes in ((100, 16), (300, 16), (200, 20)):
         made.limit(memory * MIB, processes)
-    name = "memory.max" if place.version == 2 else "memory.limit_in_bytes"
+    name = "memory.max" if parent.version == 2 else "memory.limit_in_bytes"
     assert int((made._memory / name).read_text()) == 200 * MIB + OVERHEAD_BYTES
     assert int((made._pids / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
 
@@ -91,15 +91,15 @@ def test_the_kernel_ends_what_exceeds_the_limit_and_counts_it(made):
     assert made.kills() == 1
 
 
-def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(made, place):
+def test_cgroups_of_dead_judges_are_removed_and_those_of_living_judges_stay(made, parent):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    folders = {place.memory, place.pids}
+    folders = {parent.memory, parent.pids}
     for folder in folders:
         (folder / f"cobalt-judge-{dead.pid}-0").mkdir()
-    assert find_parent() == place
-    assert left(place, dead.pid) == []
-    assert len(left(place)) == len(folders)
+    assert find_parent() == parent
+    assert left(parent, dead.pid) == []
+    assert len(left(parent)) == len(folders)
 
 
 def test_under_v2_a_process_alone_in_its_cgroup_makes_cgroups_beside_the_child_it_enters(tmp_path, monkeypatch):
@@ -154,13 +154,13 @@ TWO_HOARDS = "import os, time\nos.fork()\nx = bytearray(120 << 20)\nx[::4096] = 
 
 
 @pytest.mark.sandbox
-async def test_no_cgroup_remains_after_judges_are_closed(place):
+async def test_no_cgroup_remains_after_judges_are_closed(parent):
     settings = JudgeSettings(memory_accounting="cgroup", memory_bytes=128 * MIB, concurrency=2, cpu_seconds=2)
     async with LocalJudge(settings) as judge:
-        assert len(left(place)) == 2 * len({place.memory, place.pids})
+        assert len(left(parent)) == 2 * len({parent.memory, parent.pids})
         result = await judge.judge(TWO_HOARDS, TestSuite(("",), ("",)))
     assert result.verdicts[0].kind is VerdictKind.MEMORY_LIMIT
-    assert left(place) == []
+    assert left(parent) == []
 
 
 class OneKill:

@@ -63,7 +63,7 @@ def test_a_planted_defect_is_seen(made, monkeypatch, defect):  # noqa: F811 - th
     if "loss" in planted:
         monkeypatch.setattr(method, "loss", planted.pop("loss"))
     own = OWN._replace(**planted.pop("settings", {}))
-    found = differences(made, "shared prompts", "mini_batch", "SGD", own, **planted)
-    seen = {name for name, value in found.items() if value > TOLERANCES[name]}
+    measured = differences(made, "shared prompts", "mini_batch", "SGD", own, **planted)
+    seen = {name for name, value in measured.items() if value > TOLERANCES[name]}
     assert {"losses", "gradients", "SGD"} <= seen
     assert ("advantages" in seen) == (defect == "n in place of n - 1")

@@ -90,8 +90,8 @@ def test_a_run_whose_engine_stops_is_ended_and_the_message_says_where(seed_model
         said = process.stdout.read()
     assert process.returncode == 1, said
     # The engine may have generated the samples before it was stopped; then it does not take the next weights.
-    found = re.search(r"hung \(step \d+ of 12, ([a-z ]+).*--hang_limit", " ".join(said.split()))
-    assert found and found[1] in ("generate", "weights to the engine"), said
+    message = re.search(r"hung \(step \d+ of 12, ([a-z ]+).*--hang_limit", " ".join(said.split()))
+    assert message and message[1] in ("generate", "weights to the engine"), said
 
 
 def descendant(pid, name):

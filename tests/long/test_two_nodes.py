@@ -39,16 +39,16 @@ SCONTROL = """#!/bin/sh
 SRUN = """#!/usr/bin/env bash
 # Hands the command of a step to node-b, which waits for it.
 while [[ $1 == --* ]]; do options+="$1 "; shift; done
-echo "$options" > {place}/srun.options
-printf '%q ' "$@" > {place}/step.new
-mv {place}/step.new {place}/step
+echo "$options" > {folder}/srun.options
+printf '%q ' "$@" > {folder}/step.new
+mv {folder}/step.new {folder}/step
 exec sleep infinity
 """
-WAITING = "until [ -e {place}/step ]; do sleep 0.2; done; . {place}/step"
+WAITING = "until [ -e {folder}/step ]; do sleep 0.2; done; . {folder}/step"
 COMMAND = """
 set -e
-touch {place}/begun
-until [ -e {place}/go ]; do sleep 0.2; done
+touch {folder}/begun
+until [ -e {folder}/go ]; do sleep 0.2; done
 serve run remote_reward_server:app --name evaluator --route-prefix /evaluator --non-blocking
 export COBALT_JUDGE_URL=http://127.0.0.1:8000/evaluator
 "$@"
@@ -65,7 +65,7 @@ print(json.dumps(collections.Counter(hosts[actor.node_id] for actor in alive)))
 
 
 @pytest.fixture
-def place():
+def folder():
     """A folder that both machines see; not in /tmp, of which each has one of its own."""
     folder = ROOT / "runs" / f"test_two_nodes_{os.getpid()}"
     (folder / "home").mkdir(parents=True)
@@ -92,24 +92,24 @@ def named_for(host: str, said: str, about: Sequence[str]) -> set[str]:
     return {part for part in about if any(part in line for line in lines)}
 
 
-def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_one_that_judges(place):
+def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_one_that_judges(folder):
     """Slurm itself is imitated by the two programs that scripts/slurm/ray.sh calls; the rest is real."""
-    stubs = write_programs(place / "bin", scontrol=SCONTROL, srun=SRUN.format(place=place))
-    data, output, other = place / "data", place / "run", place / "other"
+    stubs = write_programs(folder / "bin", scontrol=SCONTROL, srun=SRUN.format(folder=folder))
+    data, output, other = folder / "data", folder / "run", folder / "other"
     data.mkdir()
     other.mkdir()
     (data / "train.parquet").write_bytes(b"rows")
-    load = faults.Load(place, place / "multi_turn.jsonl", pause=0.1)
-    log = place / "job.log"
+    load = faults.Load(folder, folder / "multi_turn.jsonl", pause=0.1)
+    log = folder / "job.log"
     checked = ["--data_dir", data, "--output_dir", output]
     job = ["env", f"PATH={stubs}:{os.environ['PATH']}", "bash", "scripts/slurm/several_nodes.sbatch"]
-    job += ["--interface", "eth0", *checked, "--", "bash", "-c", COMMAND.format(place=place), "job", *load.command]
-    with two_machines(place / "home") as (a, b):
+    job += ["--interface", "eth0", *checked, "--", "bash", "-c", COMMAND.format(folder=folder), "job", *load.command]
+    with two_machines(folder / "home") as (a, b):
         with (
-            b.running("bash", "-c", WAITING.format(place=place), log=place / "b.log"),
-            a.running(*job, log=log, **VARIABLES, HF_HOME=str(place / "hub")) as running,
+            b.running("bash", "-c", WAITING.format(folder=folder), log=folder / "b.log"),
+            a.running(*job, log=log, **VARIABLES, HF_HOME=str(folder / "hub")) as running,
         ):
-            begun = lambda: (place / "begun").exists() or running.poll() is not None  # noqa: E731
+            begun = lambda: (folder / "begun").exists() or running.poll() is not None  # noqa: E731
             faults.wait_until(begun, 300, "the job's command")
             assert running.poll() is None, log.read_text()[-4000:]
             assert "10.77.0.1" in log.read_text() and "10.77.0.2" in log.read_text()
@@ -129,20 +129,20 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
             assert named == {a.host: set(), b.host: set(about)}, red.stderr
             succeed(b.run("sh", "-c", f"umount {output} {data} $(command -v bwrap)"))
 
-            (place / "go").touch()
-            kept = load.wait_for(4, running)
+            (folder / "go").touch()
+            finished_before = load.wait_for(4, running)
             assert hosts_of(a, "evaluator:Evaluator", OF_JOB) == {a.host: 1, b.host: 1}
             b.lose()
             assert running.wait(300) == 0, log.read_text()[-4000:]
-        load.check(kept)
-        assert "--no-kill" in (place / "srun.options").read_text()
+        load.check(finished_before)
+        assert "--no-kill" in (folder / "srun.options").read_text()
         assert "ray" not in succeed(a.run("ps", "-eo", "comm=")), "the job ends its Ray"
 
 
 @contextlib.contextmanager
-def two_nodes(place: Path, first: Sequence[str], second: Sequence[str]) -> Iterator[tuple[Machine, Machine]]:
+def two_nodes(folder: Path, first: Sequence[str], second: Sequence[str]) -> Iterator[tuple[Machine, Machine]]:
     """Two machines with a Ray that was started by hand, with these flags of `ray start`."""
-    with two_machines(place / "home") as (a, b):
+    with two_machines(folder / "home") as (a, b):
         succeed(a.run("bash", "scripts/ray_cluster.sh", "start", "--interface", "eth0", *first))
         succeed(b.run("bash", "scripts/ray_cluster.sh", "join", "10.77.0.1:6379", "--interface", "eth0", *second))
         yield a, b
@@ -165,13 +165,13 @@ def world():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_collection_survives_the_loss_of_a_node_with_an_engine(place, world):
-    problems = write_lines(place / "problems.jsonl", [square_problem(number) for number in range(24)])
-    log = place / "rollout.log"
+def test_a_collection_survives_the_loss_of_a_node_with_an_engine(folder, world):
+    problems = write_lines(folder / "problems.jsonl", [square_problem(number) for number in range(24)])
+    log = folder / "rollout.log"
     command = ["python", "run_multi_turn_vllm.py", "-i", problems, "-n", "2", "--turns", "2", "--max_tokens", "48"]
     command += ["--concurrency", "2", "--prompts", "pocket", "-o"]
-    reference, output = place / "reference.jsonl", place / "output.jsonl"
-    with two_nodes(place, ["--num-cpus=1"], ["--num-cpus=1"]) as (a, b):
+    reference, output = folder / "reference.jsonl", folder / "output.jsonl"
+    with two_nodes(folder, ["--num-cpus=1"], ["--num-cpus=1"]) as (a, b):
         serve = ("serve", "run", "--non-blocking")
         succeed(a.run(*serve, "remote_reward_server:app", *named("evaluator"), **CLUSTER))
         engine = ("vllm_engine_actor:app", f"model={world.model}", "num_replicas=2", "max_model_len=1024")
@@ -181,25 +181,25 @@ def test_a_collection_survives_the_loss_of_a_node_with_an_engine(place, world):
         with a.running(*command, output, log=log, **APPS) as running:
             wait = lambda: count(output) >= 4 or running.poll() is not None  # noqa: E731
             faults.wait_until(wait, 300, "the first records")
-            kept = output.read_bytes().splitlines()
-            assert running.poll() is None and len(kept) < 24, log.read_text()[-4000:]
+            lines = output.read_bytes().splitlines()
+            assert running.poll() is None and len(lines) < 24, log.read_text()[-4000:]
             b.lose()
             assert running.wait(600) == 0, log.read_text()[-4000:]
         records = read_records(output)
         assert [record["id"] for record in records] == list(range(24))
-        assert set(kept) <= set(output.read_bytes().splitlines())
+        assert set(lines) <= set(output.read_bytes().splitlines())
         assert not any(any(errors) for record in records for errors in record["errors"])
         pairs = zip(records, read_records(reference), strict=True)
         assert all(one["raw_responses"] == other["raw_responses"] for one, other in pairs)
 
 
-def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
-    output, log = place / "run", place / "launcher.log"
-    command = training(place, world, output)
+def test_a_training_run_survives_the_loss_of_a_node_that_judges(folder, world):
+    output, log = folder / "run", folder / "launcher.log"
+    command = training(folder, world, output)
     variables = {**CLUSTER, "HF_HUB_OFFLINE": "1", "WANDB_API_KEY": "secret", "HF_TOKEN": "secret"}
     metrics = output / "metrics.jsonl"
     first = ["--num-cpus=16", "--num-gpus=1", '--resources={"judge": 1}']
-    with two_nodes(place, first, ["--num-cpus=0", '--resources={"judge": 1}']) as (a, b):
+    with two_nodes(folder, first, ["--num-cpus=0", '--resources={"judge": 1}']) as (a, b):
         with a.running(*command, log=log, **variables) as running:
             wait = lambda: count(metrics) >= 2 or running.poll() is not None  # noqa: E731
             faults.wait_until(wait, 600, "the first step")
@@ -215,13 +215,13 @@ def test_a_training_run_survives_the_loss_of_a_node_that_judges(place, world):
         assert not [path for path in written if "secret" in path.read_text()]
 
 
-def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_the_last_checkpoint(place, world):
-    output, log = place / "run", place / "launcher.log"
-    command = training(place, world, output)
+def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_the_last_checkpoint(folder, world):
+    output, log = folder / "run", folder / "launcher.log"
+    command = training(folder, world, output)
     join = ("bash", "scripts/ray_cluster.sh", "join", "10.77.0.1:6379", "--interface", "eth0")
     trains = ("--num-cpus=8", "--num-gpus=1")
     metrics = output / "metrics.jsonl"
-    with two_nodes(place, ["--num-cpus=8"], trains) as (a, b):
+    with two_nodes(folder, ["--num-cpus=8"], trains) as (a, b):
         with a.running(*command, log=log, **CLUSTER) as running:
             # The line of step 2 comes after its checkpoint.
             wait = lambda: count(metrics) >= 3 or running.poll() is not None  # noqa: E731
@@ -229,25 +229,25 @@ def test_after_the_loss_of_the_node_that_trains_the_same_command_goes_on_from_th
             assert running.poll() is None and count(metrics) < 4, said_by(log, output)
             b.lose()
             assert running.wait(600) == 1, said_by(log, output)
-        kept = run_folder.last(output)
-        assert kept >= 2 and not (output / "model").exists()
-        before = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= kept]
+        last_step = run_folder.last(output)
+        assert last_step >= 2 and not (output / "model").exists()
+        before = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= last_step]
 
         b.begin()
         succeed(b.run(*join, *trains))
-        log = place / "again.log"
+        log = folder / "again.log"
         with a.running(*command, log=log, **CLUSTER) as running:
             assert running.wait(600) == 0, said_by(log, output)
-        assert f"from step {kept}" in log.read_text()
+        assert f"from step {last_step}" in log.read_text()
         lines = metrics.read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3]
         assert lines[: len(before)] == before
         assert (output / "model" / "model.safetensors").exists()
 
 
-def training(place: Path, world, output: Path) -> list[object]:
+def training(folder: Path, world, output: Path) -> list[object]:
     """The command of a training run of three steps; its rows are made here."""
-    data = place / "rows"
+    data = folder / "rows"
     train, validation = (world.model.parent / "data" / f"{split}.jsonl" for split in ("train", "dev"))
     convert_single_turn(
         SingleTurnRowsSettings(

@@ -31,7 +31,7 @@ PAUSE = 0.02
 
 _SET_CHILD_SUBREAPER = 36
 
-Found = TypeVar("Found")
+Value = TypeVar("Found")
 
 
 class Broken(Exception):
@@ -56,7 +56,7 @@ def adopt_orphans() -> None:
 
 def all_processes() -> dict[int, Process]:
     """Every process that is visible to this one, by id."""
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -64,8 +64,8 @@ def all_processes() -> dict[int, Process]:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             except OSError:
                 continue  # it has ended meanwhile
-            found[int(entry.name)] = Process(int(entry.name), int(fields[1]), fields[0], command)
-    return found
+            processes[int(entry.name)] = Process(int(entry.name), int(fields[1]), fields[0], command)
+    return processes
 
 
 def below(root: int) -> list[Process]:
@@ -74,14 +74,14 @@ def below(root: int) -> list[Process]:
     children: dict[int, list[Process]] = {}
     for process in everything.values():
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    descendants: list[Process] = []
     waiting = [root]
     while waiting:
         for child in children.get(waiting.pop(0), []):
             waiting.append(child.pid)
             if child.state not in "ZX":
-                found.append(child)
-    return found
+                descendants.append(child)
+    return descendants
 
 
 def family() -> list[Process]:
@@ -96,7 +96,7 @@ def start(command: list[str], log: IO[bytes] | None, **options: object) -> "subp
     return subprocess.Popen(command, **(settings | options))  # type: ignore[call-overload, no-any-return]
 
 
-def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Found:
+def wait_until(condition: Callable[[], Value], seconds: float, what: str) -> Value:
     """Call `condition` repeatedly until it returns something; returns that.
 
     Raises:
@@ -104,9 +104,9 @@ def wait_until(condition: Callable[[], Found], seconds: float, what: str) -> Fou
     """
     deadline = time.monotonic() + seconds
     while True:
-        found = condition()
-        if found:
-            return found
+        value = condition()
+        if value:
+            return value
         if time.monotonic() > deadline:
             raise Broken(f"{what}: not within {seconds:g} s")
         time.sleep(PAUSE)
