@@ -11,10 +11,11 @@ import pytest
 import torch
 from chat_tokenizers import save_policy
 from pyarrow import parquet
+from serving import Scripted, served
 from support import ROOT, refused_training, square_problem
 
 from cobalt.stage.atomic import locked_folder
-from cobalt.stage.errors import ServiceDown, UserError
+from cobalt.stage.errors import InfrastructureError, UserError
 from cobalt.stage.manifest import open_manifest
 from cobalt.training import export as exporting
 from cobalt.training import run_folder
@@ -501,13 +502,17 @@ def test_a_broken_module_stops_every_process_of_verl(tmp_path, monkeypatch):
 # --- the reward function, as veRL loads and awaits it
 
 
-async def test_a_judge_that_does_not_answer_raises_and_leaves_its_reason_in_the_failure_file(tmp_path, monkeypatch):
+async def test_a_failed_judge_is_asked_as_often_as_set_then_raises_and_leaves_its_reason(tmp_path, monkeypatch):
     from cobalt_verl.code_reward_func_think import compute_score
 
-    monkeypatch.setenv("COBALT_JUDGE_URL", "http://127.0.0.1:1/evaluator")
+    busy = Scripted(*[503] * 9)
     monkeypatch.setenv("COBALT_FAILURE_FILE", str(tmp_path / "failure.txt"))
     about = (row(1, "train")["reward_model"]["ground_truth"], row(1, "train")["extra_info"])
-    assert (await compute_score("pocket", "no program, and no judge", *about))["score"] == -1
-    with pytest.raises(ServiceDown):
-        await compute_score("pocket", "</think>```python\nprint(1)\n```", *about, judge_attempts=1)
+    async with served(busy) as url:
+        for attempts, judge in ((2, url), (3, url), (1, "http://127.0.0.1:1/evaluator")):
+            monkeypatch.setenv("COBALT_JUDGE_URL", judge)
+            assert (await compute_score("pocket", "no program, and no judge", *about))["score"] == -1
+            with pytest.raises(InfrastructureError):
+                await compute_score("pocket", "</think>```python\nprint(1)\n```", *about, judge_attempts=attempts)
+    assert len(busy.requests) == 5
     assert (tmp_path / "failure.txt").read_text().startswith("problem p1: ")

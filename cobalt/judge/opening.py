@@ -34,7 +34,7 @@ def judge_urls(urls: Sequence[str] = ()) -> list[str]:
 
 @asynccontextmanager
 async def open_judge(
-    urls: Sequence[str] = (), settings: Sequence[str] | Mapping[str, Any] = ()
+    urls: Sequence[str] = (), settings: Sequence[str] | Mapping[str, Any] = (), *, attempts: int = 8
 ) -> AsyncIterator[Judge]:
     """A judge for as long as the block runs, in one event loop.
 
@@ -42,6 +42,7 @@ async def open_judge(
         urls: Addresses of judges; none: those of `judge_urls`.
         settings: Settings of a judge in this process, as a mapping or as texts key=value. They go before those of
             `COBALT_JUDGE_<NAME>` variables.
+        attempts: How often a program is sent to judges at URLs before their failure is raised.
 
     Raises:
         UserError: a setting is unknown or has a bad value, settings are given for a judge behind a URL, or a URL is
@@ -57,7 +58,7 @@ async def open_judge(
     if servers:
         from cobalt.judge.url_judge import UrlJudge
 
-        async with UrlJudge(servers, os.environ.get(TOKEN_VARIABLE) or None) as judge:
+        async with UrlJudge(servers, os.environ.get(TOKEN_VARIABLE) or None, attempts=attempts) as judge:
             yield judge
     else:
         async with AsyncExitStack() as stack:

@@ -25,13 +25,14 @@ class UrlJudge:
     Args:
         urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`.
         token: The app's token, where one is set.
+        attempts: How often a program is sent before the failure of a judge is raised.
 
     Raises:
         UserError: a URL is not one.
     """
 
-    def __init__(self, urls: Sequence[str], token: str | None = None) -> None:
-        self._servers = Servers(urls, token, name="the judge", start_advice=START_ADVICE)
+    def __init__(self, urls: Sequence[str], token: str | None = None, *, attempts: int = 8) -> None:
+        self._servers = Servers(urls, token, name="the judge", start_advice=START_ADVICE, attempts=attempts)
         self._known: dict[str, set[bytes]] = {url: set() for url in self._servers.urls}
         self._digest = lru_cache(_SUITES)(_digest)
 

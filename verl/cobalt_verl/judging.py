@@ -13,13 +13,14 @@ from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.stage.retrying import retrying
 
 JUDGE_ATTEMPTS = 14
-"""How often a program is sent to the app before its failure is raised, by default; about three minutes."""
+"""How often a program is sent to a judge elsewhere before its failure is raised, by default; about three minutes."""
 
 
 class ProcessJudge:
     """The judge that the environment names (`open_judge`), opened by the first program; it ends with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
         self._opened: asyncio.Task[Judge] | None = None
         self._stack = contextlib.AsyncExitStack()
 
@@ -34,7 +35,7 @@ class ProcessJudge:
 
     async def _judge(self) -> Judge:
         if self._opened is None:  # a task, so that a sample that is cancelled leaves it to the others
-            self._opened = asyncio.create_task(self._stack.enter_async_context(open_judge()))
+            self._opened = asyncio.create_task(self._stack.enter_async_context(open_judge(attempts=self._attempts)))
         return await asyncio.shield(self._opened)
 
 

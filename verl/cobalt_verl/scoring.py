@@ -30,11 +30,11 @@ FEEDBACK = "feedback"
 def running_judge(attempts: int = JUDGE_ATTEMPTS) -> RememberingJudge:
     """The judge of this process, which remembers the results of the last programs; for one event loop.
 
-    It asks the Ray Serve app that the launcher names on a cluster, `attempts` times, or opens the judge that the
-    environment names (`cobalt.judge.opening`).
+    It asks the Ray Serve app that the launcher names on a cluster, or the judge that the environment names
+    (`cobalt.judge.opening`); a judge elsewhere gets a program `attempts` times at most.
     """
     app = os.environ.get("COBALT_EVALUATOR")
-    return RememberingJudge(ServeJudge(app, attempts=attempts) if app else ProcessJudge())
+    return RememberingJudge(ServeJudge(app, attempts=attempts) if app else ProcessJudge(attempts))
 
 
 @functools.lru_cache(maxsize=1024)
