@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -140,24 +138,6 @@ def test_short_calls_do_not_wait_for_a_long_one_of_another_caller(services):
 SERVICES = (sys.executable, "-m", "cobalt.services")
 
 
-def test_a_service_that_does_not_start_is_one_sentence_with_its_first_error_and_its_logs(seed_model, tmp_path):
-    weights = shutil.copytree(seed_model, tmp_path / "model") / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = ["--http_port", taken.getsockname()[1]]
-        length = ["--model", seed_model, "--engine", "max_model_len=99999999"]
-        for name, flags, code, named in (
-            ("port", port, 2, "in use"),
-            ("length", length, 2, "'max_model_len': 99999999"),
-            ("broken", ["--model", weights.parent], 1, "vLLM's engine did not start: SafetensorError: "),
-        ):
-            finished = run(*SERVICES, *flags, "--", "true", code=code, XDG_CACHE_HOME=str(tmp_path / name))
-            assert named in finished.stderr and "Traceback" not in finished.stderr
-    [logs] = (tmp_path / "broken" / "cobalt" / "logs").iterdir()
-    assert f"(logs: {logs})" in finished.stderr
-    assert "SafetensorError" in next(logs.glob("engine*.stderr")).read_text()
-
-
 def beside(folder, code, *flags, before=(), **variables):
     """A Python program beside services, of which nothing is left when the block ends."""
     words = (*(flags or ("--judge", "concurrency=1")), "--", sys.executable, "-c", code)
@@ -191,13 +171,6 @@ def test_a_service_that_dies_interrupts_the_command_and_its_logs_are_named(tmp_p
     said = command.messages.read_text()
     assert "the judge has ended" in said and f"logs: {logs}" in said
     assert logs.stat().st_mode & 0o077 == 0
-
-
-def test_services_that_are_killed_end_their_command_and_leave_no_process(seed_model, tmp_path):
-    with beside(tmp_path, WAITS, "--model", seed_model, "--engine", "max_model_len=1024") as command:
-        assert command.process.stdout.readline() == "up\n"
-        command.end(SIGNALS[2])
-        command.assert_nothing_is_left()
 
 
 def test_what_services_write_on_their_standard_error_is_rotated(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ ENDS = [
     *itertools.product(["sample"], ["start", "under way"], SIGNALS),
     *(("try", "start", how) for how in SIGNALS[1:]),
 ]
-OFTEN = [("sample", "start", SIGNALS[2]), ("sample", "under way", SIGNALS[0]), ("try", "start", SIGNALS[1])]
+OFTEN = [("sample", "under way", SIGNALS[0])]
 ALWAYS = [("evaluate", "under way", how) for how in SIGNALS]
 SLOW = "```python\nimport time\ntime.sleep(0.3)\nprint(int(input()) ** 2)\n```"
 

@@ -1,18 +1,21 @@
-"""The process of a real vLLM engine: its output, its death, and its answers in the process and behind its app.
+"""The process of a real vLLM engine: its output, its death, its answers in the process and behind its app, services.
 
 `test_signals.py` has the signals.
 """
 
 import multiprocessing
 import os
+import shutil
+import socket
 import subprocess
 import sys
 
 import httpx
 import psutil
 import pytest
-from serving import served
+from serving import SIGNALS, served
 from support import ROOT, square_problem, write_lines
+from test_services import SERVICES, WAITS, beside, run
 
 from cobalt.engine import Call, GenerationSettings
 from cobalt.engine.url_engine import UrlEngine
@@ -84,3 +87,28 @@ def test_a_start_that_fails_says_why_in_one_line_and_leaves_its_log(tmp_path, se
     [line], log = finished.stderr.splitlines(), result.with_name("single.engine.log")
     assert "Error: " in line and str(log) in line
     assert "Traceback" in log.read_text()
+
+
+def test_a_service_that_does_not_start_is_one_sentence_with_its_first_error_and_its_logs(seed_model, tmp_path):
+    weights = shutil.copytree(seed_model, tmp_path / "model") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = ["--http_port", taken.getsockname()[1]]
+        length = ["--model", seed_model, "--engine", "max_model_len=99999999"]
+        for name, flags, code, named in (
+            ("port", port, 2, "in use"),
+            ("length", length, 2, "'max_model_len': 99999999"),
+            ("broken", ["--model", weights.parent], 1, "vLLM's engine did not start: SafetensorError: "),
+        ):
+            finished = run(*SERVICES, *flags, "--", "true", code=code, XDG_CACHE_HOME=str(tmp_path / name))
+            assert named in finished.stderr and "Traceback" not in finished.stderr
+    [logs] = (tmp_path / "broken" / "cobalt" / "logs").iterdir()
+    assert f"(logs: {logs})" in finished.stderr
+    assert "SafetensorError" in next(logs.glob("engine*.stderr")).read_text()
+
+
+def test_services_that_are_killed_end_their_command_and_leave_no_process(seed_model, tmp_path):
+    with beside(tmp_path, WAITS, "--model", seed_model, "--engine", "max_model_len=1024") as command:
+        assert command.process.stdout.readline() == "up\n"
+        command.end(SIGNALS[2])
+        command.assert_nothing_is_left()
