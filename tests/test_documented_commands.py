@@ -35,8 +35,8 @@ PAGES = sorted(
 PASSED_ON = {"scripts/multi_turn.sh": ("run_single_turn_vllm.py", "run_multi_turn_vllm.py")}
 """Scripts that pass their flags on, and the programs that know them."""
 OTHERS = {"cat", "cd", "curl", "docker", "export", "git", "head", "inspect", "kubectl", "lm_eval", "mkdir", "mkdocs"}
-OTHERS |= {"rm", "source", "tail", "vf-eval"}
-"""Programs of other projects, whose arguments are not checked here."""
+OTHERS |= {"rm", "source", "tail", "vf-eval", "for", "done"}
+"""Programs of other projects, and words of the shell, whose arguments are not checked here."""
 APPS = {"remote_reward_server:app": ServiceSettings, "vllm_engine_actor:app": EngineServiceSettings}
 NUMBERED = re.compile(r"^\w+=\S+$")
 
