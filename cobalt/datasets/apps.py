@@ -105,7 +105,9 @@ async def apps(settings: AppsSettings, judge: Judge | None = None) -> Outcome:
         }
         result = Each(settings.output_file, arguments, [settings.input_file] if settings.input_file else [])
         made = await judge_each(result, _tasks(settings, tally), record, partial(_summary, tally))
-    return made if made.failed else problems_made(made.summary, settings.data_set, settings.output_file)
+    if made.failed:
+        return made
+    return problems_made(made.summary, settings.data_set, settings.output_file, settings.prompts)
 
 
 def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:

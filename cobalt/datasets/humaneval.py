@@ -93,7 +93,7 @@ async def humaneval(settings: HumanEvalSettings, judge: LocalJudge | None = None
                 instruction = prompts.first_turn(task.question, task.fn_name)
                 records.append(problem_record(task.id, task.question, instruction, suite, suite.select(()), suite))
             write_counted(result, records, tally)
-    return problems_made(result.summary, "HumanEval", settings.output_file)
+    return problems_made(result.summary, "HumanEval", settings.output_file, settings.prompts)
 
 
 def read_tasks(settings: HumanEvalSettings, tally: Tally) -> Iterator[Task]:

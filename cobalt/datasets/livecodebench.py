@@ -114,7 +114,7 @@ def livecodebench(settings: LiveCodeBenchSettings) -> Outcome:
 
     with whole(settings.output_file, arguments, [source]) as result:
         write_counted(result, problems(), tally)
-    return problems_made(result.summary, "LiveCodeBench", settings.output_file)
+    return problems_made(result.summary, "LiveCodeBench", settings.output_file, settings.prompts)
 
 
 class _Read(NamedTuple):

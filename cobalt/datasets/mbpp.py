@@ -97,7 +97,7 @@ def mbpp(settings: MbppSettings) -> Outcome:
     tally = Tally()
     with whole(settings.output_file, arguments, [settings.input_file] if settings.input_file else []) as result:
         write_counted(result, _problems(settings, prompts, tally), tally)
-    return problems_made(result.summary, "MBPP", settings.output_file)
+    return problems_made(result.summary, "MBPP", settings.output_file, settings.prompts)
 
 
 def _problems(settings: MbppSettings, prompts: PromptSet, tally: Tally) -> Iterator[dict[str, Any]]:

@@ -77,9 +77,10 @@ def made(summary: Summary, what: str, result: Path, following: str | None = None
     return Outcome(summary=summary, title=f"{what}: {result}", wrote=str(result), next=following, failed=failed)
 
 
-def problems_made(summary: Summary, data_set: str, problems: Path) -> Outcome:
-    """The outcome of a stage that made a file of problems."""
-    return made(summary, data_set, problems, f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl")
+def problems_made(summary: Summary, data_set: str, problems: Path, prompts: str = "paper") -> Outcome:
+    """The outcome of a stage that made a file of problems, with the words of a prompt set."""
+    words = "" if prompts == "paper" else f" --prompts {shlex.quote(prompts)}"
+    return made(summary, data_set, problems, f"cobalt sample -i {quoted(problems)} -o single_turn.jsonl{words}")
 
 
 def quoted(path: Path) -> str:
