@@ -398,8 +398,6 @@ def test_a_folder_of_another_configuration_without_metrics_or_of_another_run_is_
     ("script", "flags", "printed"),
     [
         ("grpo_multi_turn", "--profile gpu-1 actor_rollout_ref.model.lora_rank=8", "adv_estimator: grpo|lora_rank: 8"),
-        ("grpo_mt", "--profile pocket", "adv_estimator: grpo|default_agent_loop: seeded_multi_turn|turns: 3|stop: never"
-         "|clip_ratio_high: 0.4|max_prompt_length: 1024"),
         ("verpo_mt", "--profile paper", "adv_estimator: verpo|default_agent_loop: multi_turn|turns: 4|stop: all_passed"
          "|clip_ratio_high: 0.28|max_prompt_length: 10240"),
     ],
