@@ -259,6 +259,8 @@ async def test_perturbed_copies_end_with_the_impossible_feedback_and_keep_the_tr
     async with LocalJudge(JudgeSettings(concurrency=1)) as judge:
         records = [perturbed_record(0, SOLVE), perturbed_record(1, CRASH), perturbed_record(2, "no program")]
         summary, rows = await process(tmp_path, policy, records, judge, perturbed_ratio=1.0)
+    # What the copies say is decided by these, too.
+    assert {"judge", "prompts"} <= json.loads(manifest_path(tmp_path / "prompts.jsonl").read_text())["arguments"].keys()
     added = [row for row in rows if row["perturbed"]]
     # A crash shows no expected output, and a response without a program nothing at all.
     assert sorted(row["id"] for row in added) == ["0/0/1/perturbed", "0/0/2/perturbed", "0/0/3/perturbed"]
@@ -393,7 +395,7 @@ def settings_of(tmp_path, policy, files, kind=SingleTurnRowsSettings, limit=4096
 
 
 def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy):
-    train = [square_problem(0), square_problem(1, instruction="Mine.")]
+    train = [square_problem(0, difficulty=None), square_problem(1, instruction="Mine.")]
     run = settings_of(tmp_path, policy, (train, [square_problem(1), square_problem(2)]))
     summary = convert_single_turn(run).summary
     assert summary["validation"]["problems also in train"] == 1
@@ -408,7 +410,7 @@ def test_single_turn_rows_pose_the_problem_and_carry_all_tests(tmp_path, policy)
     assert json.loads(rows[0]["reward_model"]["ground_truth"]) == json.loads(square_problem(0)["test_cases"])
     first_turn = {"sample": None, "turn": 0, "prev_best_pass_rate": 0.0, "perturbed": False}
     named = {"index": 1, "split": "train", "id": "1", "problem_id": "1", "difficulty": "EASY"}
-    assert rows[1]["extra_info"] == named | first_turn
+    assert rows[1]["extra_info"] == named | first_turn and rows[0]["extra_info"]["difficulty"] is None
     assert summary["train"]["rows"] == 2
     manifest = json.loads(manifest_path(run.local_dir / "train.parquet").read_text())
     assert manifest["summary"] == {"train": summary["train"]}

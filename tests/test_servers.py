@@ -147,6 +147,9 @@ async def test_servers_describe_themselves_alike_and_one_that_is_busy_keeps_no_o
             with pytest.raises(InfrastructureError) as caught:
                 await servers.describe()
             assert not isinstance(caught.value, ServiceDown)
+        async with served(Scripted(description={})) as other, pool(other) as servers:
+            with pytest.raises(UserError, match=other):
+                await servers.describe()
 
 
 async def test_the_token_is_sent_and_loopback_needs_no_proxy(monkeypatch):

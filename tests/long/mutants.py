@@ -6,10 +6,11 @@
 First the tests without services run once under coverage, which says which test runs which line, and how much of the
 library's branches runs in the tests' own processes. Then a defect changes one operator, constant, condition or returned
 value of `judge`, `reward`, `selection`, `episode` or `stage`, in a copy of the tree. It is killed if one of the tests
-that run its line fails, the quickest first; where no test does, as within the sandbox, the files that exercise the
-package are run. A defect that these tests do not notice in LIMIT seconds has survived. Some defects change nothing that
-can be seen, so that the share of the killed is compared with another tree's, and is not a grade. Wants an idle machine;
-the same command goes on where it stopped, and prints the shares.
+that run its line fails, the quickest first; where no test does, as within the sandbox, or where the line runs when its
+module is imported, the files that exercise the package are run. A defect that these tests do not notice in LIMIT
+seconds has survived. Some defects change nothing that can be seen, so that the share of the killed is compared with
+another tree's, and is not a grade. Wants an idle machine; the same command goes on where it stopped, and prints the
+shares.
 """
 
 import ast
@@ -35,11 +36,11 @@ import tyro
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60  # seconds of a defect's tests
-PACKAGES = {  # tests that exercise the package, for what runs in no test's own process
-    "judge": ["test_judge_values", "test_calling", "test_judge_programs", "test_judge_attacks"],
+PACKAGES = {  # tests that exercise the package, for what runs in no test
+    "judge": ["test_judge_values", "test_calling", "test_syscall_filter", "test_judge_programs", "test_judge_attacks"],
     "reward": ["test_reward"],
     "selection": ["test_selection"],
-    "episode": ["test_conversation"],
+    "episode": ["test_conversation", "test_fidelity"],
     "stage": ["test_stage", "test_records", "test_command_line"],
 }
 OPERATORS: dict[type, type] = {
@@ -83,6 +84,7 @@ class Planted(ast.NodeTransformer):
 
     def __init__(self, number: int = -1) -> None:
         self.number, self.count, self.what, self.lines = number, 0, "", (1, 1)
+        self.depth, self.inside = 0, False  # of functions; whether the defect is in one
 
     def visit(self, node: ast.AST) -> Any:
         other = changed(node)
@@ -90,8 +92,10 @@ class Planted(ast.NodeTransformer):
             self.count += 1
             if self.count - 1 == self.number:
                 self.lines = (node.lineno, getattr(node, "test", node).end_lineno or node.lineno)
+                self.inside = self.depth > 0
                 self.what = f"{ast.unparse(node)!s:.80} -> {ast.unparse(other)!s:.80}".replace("\n", " ")
                 return ast.copy_location(other, node)
+        self.depth += isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_params"):
                 continue
@@ -99,6 +103,7 @@ class Planted(ast.NodeTransformer):
                 value[:] = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
             elif isinstance(value, ast.AST):
                 setattr(node, name, self.visit(value))
+        self.depth -= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         return node
 
 
@@ -124,9 +129,10 @@ class Covered:
     data: Any
     seconds: dict[str, float]
 
-    def tests_of(self, file: str, first: int, last: int, package: str) -> list[str]:
-        """The tests that run some lines of a file, the quickest first; without one the package's files."""
-        by_line = self.data.contexts_by_lineno(str(self.tree / file))
+    def tests_of(self, defect: dict[str, Any], planted: Planted) -> list[str]:
+        """The tests that run a defect's lines, the quickest first; without one the package's files."""
+        (first, last), package = planted.lines, defect["package"]
+        by_line = self.data.contexts_by_lineno(str(self.tree / defect["file"])) if planted.inside else {}
         names = {name.partition("|")[0] for line in range(first, last + 1) for name in by_line.get(line, ()) if name}
         known = sorted(names & self.seconds.keys(), key=lambda name: (self.seconds[name], name))
         return known or [f"tests/{stem}.py" for stem in PACKAGES[package] if (self.tree / f"tests/{stem}.py").exists()]
@@ -190,7 +196,7 @@ def judged(defect: dict[str, Any], tree: Path, covered: Covered) -> dict[str, An
     path, planter = tree / defect["file"], Planted(defect["site"])
     before = path.read_text()
     planted = ast.unparse(ast.fix_missing_locations(planter.visit(ast.parse(before))))
-    tests = covered.tests_of(defect["file"], *planter.lines, defect["package"])
+    tests = covered.tests_of(defect, planter)
     path.write_text(planted)
     failed = failing(tree, tests) if tests else ""
     path.write_text(before)
