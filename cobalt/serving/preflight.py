@@ -132,10 +132,10 @@ def await_nodes(count: int, seconds: float) -> list[Node]:
     return nodes
 
 
-def survey(nodes: Sequence[Node], question: Mapping[str, Any], judge: JudgeSettings, seconds: float) -> Answers:
+def survey(nodes: Sequence[Node], question: Mapping[str, Any], judge: JudgeSettings | None, seconds: float) -> Answers:
     """Ask the nodes, which have the variables that a run's processes get; all together may take so many seconds.
 
-    `question` is what `look` takes beside the node and, for nodes that judge, the judge's settings.
+    `question` is what `look` takes beside the node and, for nodes that judge, the judge's settings (None: none does).
     """
     import ray
     from ray.exceptions import RayError
@@ -168,7 +168,7 @@ def main(arguments: Arguments) -> int:
     """Check, print, and return the exit code."""
     inputs = {"data_dir": arguments.data_dir, "model": model_path(arguments.model) if arguments.model else None}
     paths = {name: str(path.absolute()) for name, path in inputs.items() if path is not None}
-    judge = JudgeSettings.read()
+    judge = None if os.environ.get("COBALT_JUDGE_URL") else JudgeSettings.read()  # programs are judged at the URL
     join(log_to_driver=False, logging_level="ERROR")
     nodes = await_nodes(arguments.nodes or 1, arguments.seconds)
     output = arguments.output_dir and arguments.output_dir.absolute()
@@ -178,7 +178,7 @@ def main(arguments: Arguments) -> int:
         question: dict[str, Any] = {"paths": paths, "shared": folder if output else ""}
         answers = survey(nodes, question, judge, arguments.seconds)
         wrong = findings(answers, look(this_node(), **question))
-    judges = judging(nodes)
+    judges = judging(nodes) if judge else {}
     for node in nodes:
         judged = ", judges programs" if node.id in judges else ""
         sys.stdout.write(f"{node.host} ({node.address}): {node.cpus:g} CPUs, {node.gpus:g} GPUs{judged}\n")

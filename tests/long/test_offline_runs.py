@@ -1,9 +1,10 @@
-"""Offline training runs: without flash-attn, on two ranks, with steps without a response, asked for again.
+"""Offline training runs: killed, asked for again, without flash-attn, on two ranks, with steps without a response.
 
 Not part of scripts/test.sh (scripts/test_long.sh).
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def test_a_finished_run_that_is_asked_for_again_stays_as_it_is(whole_run, data, 
     before = (run / "metrics.jsonl").read_bytes()
     train(data, seed_model, run, *SETTINGS)
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_weights(whole_run, data, seed_model, tmp_path):
+    import torch
+
+    run = shutil.copytree(whole_run[0], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints" / "global_step_6")
+    shutil.rmtree(run / "model")
+    assert len(train(data, seed_model, run, *SETTINGS[:2], "trainer.save_freq=1")) == 7
+    expected, reached = weights_of(whole_run[0] / "model"), weights_of(run / "model")
+    assert expected.keys() == reached.keys()
+    assert all(torch.equal(expected[name], reached[name]) for name in expected)
 
 
 def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_for_a_cpu_does(

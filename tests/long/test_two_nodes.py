@@ -127,6 +127,8 @@ def test_a_job_of_two_nodes_checks_both_and_its_collection_survives_the_loss_of_
             about = ("judge programs", "data_dir", "output")
             named = {machine.host: named_for(machine.host, red.stderr, about) for machine in (a, b)}
             assert named == {a.host: set(), b.host: set(about)}, red.stderr
+            elsewhere = a.run(*CHECK, *checked, **OF_JOB, COBALT_JUDGE_URL="http://10.77.0.9:8000")  # no node judges
+            assert named_for(b.host, elsewhere.stderr, about) == {"data_dir", "output"}, elsewhere.stderr
             succeed(b.run("sh", "-c", f"umount {output} {data} $(command -v bwrap)"))
 
             (folder / "go").touch()
