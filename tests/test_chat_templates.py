@@ -62,9 +62,13 @@ class Model:
         return f"{head}{thinking}" if answer is None else f"{head}{thinking}\n</think>\n\n{answer}"
 
     def config(self, *overrides, **choices):
-        opens = f"{OPENS}={str(bool(self.opened)).lower()}"
+        from omegaconf import OmegaConf
+
         long = ("data.max_prompt_length=20000", "data.max_response_length=9000")
-        return composed("data", self.name, "out", opens, *long, *overrides, **choices)
+        config = composed("data", "model", "out", *long, *overrides, **choices)  # once for all models
+        OmegaConf.update(config, "actor_rollout_ref.model.path", self.name)
+        OmegaConf.update(config, OPENS, bool(self.opened), force_add=True)
+        return config
 
 
 @pytest.fixture(scope="module", params=MODELS)
