@@ -10,7 +10,7 @@ that run its line fails, the quickest first; where no test does, as within the s
 module is imported, the files that exercise the package are run. A defect that these tests do not notice in LIMIT
 seconds has survived. Some defects change nothing that can be seen, so that the share of the killed is compared with
 another tree's, and is not a grade. Wants an idle machine; the same command goes on where it stopped, and prints the
-shares.
+shares. `survivors.jsonl`, beside this file, has what survived in two trees, by commit.
 """
 
 import ast
