@@ -6,7 +6,6 @@ import subprocess
 
 import hypothesis
 import pytest
-import yaml
 from chromium import CHROMIUM, Chromium
 from support import locked_folder
 
@@ -16,8 +15,6 @@ from cobalt.serving.services import started_servers, variables
 # programs that tests interrupt would go on. Each process of pytest-xdist imports this file, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-yaml.SafeLoader = yaml.CSafeLoader  # OmegaConf reads veRL's files for each of a hundred configurations
 
 # On a busy machine any example may take long; hanging tests are pytest-timeout's business.
 hypothesis.settings.register_profile("cobalt", deadline=None)
