@@ -22,17 +22,20 @@ for check in "ruff check ." "ruff format --check ." mypy; do
   $check || failed_checks+=${failed_checks:+, }$check
 done
 
-# Tests without services share nothing but the machine, and run side by side; the others have it to themselves.
+# Tests without services share nothing but the machine, and run side by side; of the others, which start Ray and vLLM, no
+# more than two files at a time.
 beside="not services"
 [ "$fast" = no ] || beside="$beside and not sandbox and not slow"
 first=0 second=5 # pytest's 5: no test was chosen
-# One more than there are cores, because many of them wait for processes; one thread for each, because threads of several
-# tests on the same cores wait for each other.
-OMP_NUM_THREADS=1 pytest -rfEs -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 --durations 10 "$@" || first=$?
+export OMP_NUM_THREADS=1 # threads of several tests on the same cores wait for each other
+# One more than there are cores, because many of them wait for processes.
+pytest -rfEs -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 --durations 10 "$@" || first=$?
 [ "$first" != 4 ] || exit 4 # pytest's, too: its arguments are wrong
 if [ "$fast" = no ] && [ "$first" != 2 ]; then # interrupted, or tests that cannot be collected
   second=0
-  pytest -rfEs -m services --timeout 900 --durations 10 "$@" || second=$?
+  # Ray's workers are nice, and would not get on beside another test.
+  RAY_worker_niceness=0 pytest -rfEs -m services -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 \
+    --durations 10 "$@" || second=$?
 fi
 
 [ -z "$failed_checks" ] || echo "failed checks: $failed_checks"

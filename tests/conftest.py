@@ -1,5 +1,6 @@
 """Shared by all tests: the machine's limits, a small model, and one set of real services for those that need them."""
 
+import gc
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,9 @@ from cobalt.serving.services import started_servers, variables
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What libraries make when they are imported stays; the collector would look at it again and again.
+gc.set_threshold(50_000, 20, 100)
+
 # On a busy machine any example may take long; hanging tests are pytest-timeout's business.
 hypothesis.settings.register_profile("cobalt", deadline=None)
 hypothesis.settings.load_profile("cobalt")
@@ -29,6 +33,8 @@ def _sandbox_works() -> bool:
 
 
 def pytest_collection_modifyitems(items):
+    # Each file with services is run by one of two processes, and the file that takes longest is begun first.
+    items.sort(key=lambda item: item.path.name != "test_training_services.py")
     if any(item.get_closest_marker("sandbox") or item.get_closest_marker("services") for item in items):
         if _sandbox_works():
             return
@@ -43,8 +49,9 @@ def seed_model(tmp_path_factory):
     from cobalt.pocket.training import Recipe
 
     sizes = {"train": 12, "dev": 6, "test": 6}
+    recipe = Recipe(128, layers=2, heads=2, key_value_heads=1, feed_forward=128, demonstrations=480)
     with locked_folder(tmp_path_factory, "pocket") as folder:  # a world that is there is not built again
-        return build_pocket_world(folder, sizes=sizes, recipe=Recipe(demonstrations=320), open_share=0).model
+        return build_pocket_world(folder, sizes=sizes, recipe=recipe, open_share=0).model
 
 
 @pytest.fixture(scope="session")

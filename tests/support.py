@@ -206,15 +206,26 @@ def composed(data_dir, model, output, /, *overrides, **choices):
     return copy.deepcopy(_composed(settings))
 
 
+def changed(config, *overrides):
+    """A composed configuration with overrides from which it derives nothing, without composing it again."""
+    from omegaconf import OmegaConf
+
+    OmegaConf.set_struct(config, False)
+    return OmegaConf.merge(config, OmegaConf.from_dotlist([override.removeprefix("+") for override in overrides]))
+
+
 def run_ranks(script, count, folder, *words):
     """Run one of the tests' scripts by several ranks of torch, on a CPU; `words` come before CONFIG.yaml and FOLDER."""
     from cobalt.training.configuration import process_environment
 
     environment = os.environ | process_environment(folder / "run", on_cpu=True)
     environment["PYTHONPATH"] = f"{ROOT / 'tests'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+    if count == 1:  # which needs no launcher
+        launcher, alone = [], {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        environment |= alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     return subprocess.run(
-        [*launcher, ROOT / "tests" / script, *words, folder / "config.yaml", folder],
+        [sys.executable, *launcher, ROOT / "tests" / script, *words, folder / "config.yaml", folder],
         env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

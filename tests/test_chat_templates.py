@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from chat_tokenizers import END_OF_TEXT, END_OF_TURN, FORMS, make_tokenizer, save_policy
 from pyarrow import parquet
-from support import FakeEngine, FakeJudge, composed, refused_training, square_problem, write_lines
+from support import FakeEngine, FakeJudge, changed, composed, refused_training, square_problem, write_lines
 from test_selection import settings_of
 from test_training import row as training_row
 from test_training import write_rows
@@ -31,7 +31,7 @@ from cobalt.selection.processing import ProcessingSettings, select_prompts
 from cobalt.selection.verl_rows import MultiTurnRowsSettings, convert_multi_turn
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import read_records
-from cobalt.training.configuration import TrainingSettings, compose
+from cobalt.training.configuration import TrainingSettings
 from cobalt.training.launch import deciding
 from cobalt.training.offline_tokens import load_groups
 from cobalt.training.templates import choose_thinking, opened_by_template
@@ -170,16 +170,17 @@ def test_the_lengths_that_are_checked_are_those_of_the_prompts_that_training_wil
     for split in ("train", "validation"):
         write_rows(tmp_path / f"{split}.parquet", [training_row(0, split, prompt=CHAT[:2])] * 16)
 
+    config = composed(tmp_path, folder, tmp_path / "out", f"{OPENS}={str(form == 'llama').lower()}")
+
     def errors(*overrides):
-        opens = f"{OPENS}={str(form == 'llama').lower()}"
-        return refused_training(composed(tmp_path, folder, tmp_path / "out", opens, *overrides))
+        return refused_training(changed(config, *overrides))
 
     off = "+data.apply_chat_template_kwargs.enable_thinking=false"
     length = f"data.max_prompt_length={PromptTokenCounter(folder).count([CHAT[:2]])[0]}"
     assert errors() == errors(off) == errors(length) == []
     assert len(errors(length, off)) == (form == "qwen3")
     with pytest.raises(UserError, match=r"apply_chat_template_kwargs"):
-        errors("data.apply_chat_template_kwargs=off")
+        composed(tmp_path, folder, tmp_path / "out", "data.apply_chat_template_kwargs=off")
 
 
 # --- templates that cannot be used
@@ -396,8 +397,9 @@ def test_the_template_or_the_first_prompt_decides_whether_thinking_is_required(
         tmp_path / "train.parquet",
         [training_row(0, "train", prompt=messages), training_row(1, "train", content="</think>")],
     )
-    settings = TrainingSettings(tmp_path, folder, tmp_path / "out", overrides=tuple(overrides))
-    config = compose(settings)
+    settings = TrainingSettings(tmp_path, folder, tmp_path / "out")
+    paths = [f"actor_rollout_ref.model.path={folder}", f"data.train_files={tmp_path}/train.parquet"]
+    config = changed(composed("data", "model", "out"), *paths, *overrides)
     sentence = choose_thinking(config)
     kwargs = config.reward.custom_reward_function.reward_kwargs
     assert kwargs.require_thinking is required
@@ -417,7 +419,7 @@ def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
 
 def refusals(folder, *overrides):
     """What a check says about the template; the data of these runs is missing in any case."""
-    config = composed("data", folder, "out", *overrides)
+    config = changed(composed("data", "model", "out"), f"actor_rollout_ref.model.path={folder}", *overrides)
     return [error for error in refused_training(config) if ".parquet" not in error]
 
 
@@ -428,12 +430,13 @@ def test_a_run_whose_reward_does_not_know_how_responses_begin_is_refused_before_
     folder, opens = save_policy(tmp_path, form), form == "llama"
     right, wrong = (f"{OPENS}={str(setting).lower()}" for setting in (opens, not opens))
     assert refusals(folder, right) == []
-    opened = opened_by_template(make_tokenizer(form), composed("data", folder, "out", right))
+    config = composed("data", "model", "out")
+    opened = opened_by_template(make_tokenizer(form), changed(config, right))
     assert opened == ("<think>\n" if opens else "")
     [error] = refusals(folder, wrong)
     assert right in error
     with pytest.raises(UserError, match=right):
-        opened_by_template(make_tokenizer(form), composed("data", folder, "out", wrong))
+        opened_by_template(make_tokenizer(form), changed(config, wrong))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from support import ROOT, composed
+from support import ROOT, changed, composed
 
 pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
@@ -208,7 +208,8 @@ def test_the_message_names_overrides_with_which_the_run_fits(models, tmp_path):
     ("every", "keep", "count"), [(10, "null", 4), (10, 1, 3), (10, 8, 4), (40, 1, 1), (-1, "null", 0), (7, "null", 5)]
 )
 def test_checkpoints_that_are_there_at_a_time(models, every, keep, count):
-    config = online(models / "small", f"trainer.save_freq={every}", f"cobalt.keep_checkpoints={keep}")
+    small = composed(models / "small", models / "small", "out")
+    config = changed(small, f"trainer.save_freq={every}", f"cobalt.keep_checkpoints={keep}")
     [disk] = [need for need in Run(config, 31).needs() if need.name == "disk"]
     assert f"({count})" in next(iter(disk.parts))
 

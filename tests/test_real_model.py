@@ -141,7 +141,7 @@ def test_a_rows_second_training_run_begins_with_the_policy_of_its_first(paper, r
 @pytest.mark.slow
 def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper, capsys, caplog):
     caplog.set_level(logging.INFO)
-    arguments = replace(paper, row="FT-Cobalt")
+    arguments = replace(paper, row="FT")
     planned = paper_row.study(arguments)
     assert paper_row.main(arguments) == 0
     shown = capsys.readouterr().out
@@ -150,7 +150,7 @@ def test_a_dry_run_prints_commands_memory_disk_and_gpu_hours_without_a_gpu(paper
     for name, value in paper_row.gpu_hours(planned, arguments.data).items():
         assert f"{value:,.1f}" in shown.partition(f"\n{name} ")[2].partition("\n")[0]
     estimates = [record.getMessage() for record in caplog.records if "GPU, update" in record.getMessage()]
-    assert len(estimates) == 2 and all("checkpoints" in text for text in estimates)
+    assert len(estimates) == 1 and "checkpoints" in estimates[0]
     assert not arguments.output_dir.exists()
 
 

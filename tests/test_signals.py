@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM and kill -9 on commands with engine and judge in their process, and on `cobalt serve`."""
+"""Ctrl-C, SIGTERM and kill -9 on commands with engine and judge in their process, and on `cobalt serve`.
+
+The long tests have those with an engine, too.
+"""
 
 import itertools
 import json
@@ -12,9 +15,10 @@ import pytest
 from serving import SIGNALS, running
 from support import ROOT, square_problem, trajectory_record, write_lines
 
+from cobalt.serving.services import started_servers, variables
 from cobalt.stage.records import read_records
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 ENDED = {"stop", "length"}
 PROGRESS = ("single turn: ", "hidden tests: ")  # of the bar, which a terminal draws over
@@ -32,14 +36,21 @@ ENDS = [
     *itertools.product(["sample"], ["start", "under way"], SIGNALS),
     *(("try", "start", how) for how in SIGNALS[1:]),
 ]
-OFTEN = [("sample", "under way", SIGNALS[0])]
+LONG = [pytest.param(*end, marks=pytest.mark.services) for end in ENDS if "COBALT_LONG_TESTS" in os.environ]
 ALWAYS = [("evaluate", "under way", how) for how in SIGNALS]
 SLOW = "```python\nimport time\ntime.sleep(0.3)\nprint(int(input()) ** 2)\n```"
 
 
-@pytest.mark.parametrize(("name", "when", "how"), [*ALWAYS, *(ENDS if "COBALT_LONG_TESTS" in os.environ else OFTEN)])
+@pytest.fixture(scope="module")
+def judge_alone():
+    """A judge in a process of its own; yields how to reach it."""
+    with started_servers(judge={}) as servers:
+        yield variables(servers)
+
+
+@pytest.mark.parametrize(("name", "when", "how"), [*ALWAYS, *LONG])
 def test_a_command_with_its_own_engine_or_judge_leaves_nothing_and_its_result_goes_on(
-    seed_model, services, tmp_path, name, when, how
+    request, tmp_path, name, when, how
 ):
     problems = write_lines(tmp_path / "p.jsonl", [square_problem(number) for number in range(30)])
     programs = [
@@ -52,8 +63,13 @@ def test_a_command_with_its_own_engine_or_judge_leaves_nothing_and_its_result_go
         "try": ["try", problems, "-o", tmp_path, *sampling],
         "evaluate": ["evaluate", "-i", write_lines(tmp_path / "m.jsonl", programs), "-o", result, "--concurrency", "2"],
     }[name]
-    own = ["--model", seed_model, "--engine", "max_model_len=1024", "--engine", "dtype=float32"]
-    with running(tmp_path, *words, *(["--judge", "concurrency=2"] if name == "evaluate" else own)) as command:
+    if name == "evaluate":
+        services, own = request.getfixturevalue("judge_alone"), ["--judge", "concurrency=2"]
+    else:
+        model = request.getfixturevalue("seed_model")
+        services, own = request.getfixturevalue("services"), ["--model", model, "--engine", "max_model_len=1024"]
+        own += ["--engine", "dtype=float32"]
+    with running(tmp_path, *words, *own) as command:
         if when == "start":  # vLLM's process is there, and has not loaded the model
             command.wait_for(
                 lambda: any("spawn_main" in line or "EngineCore" in line for line in command.processes().values())

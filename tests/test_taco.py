@@ -60,7 +60,7 @@ ONES = ["1"] * 8
         ({"input_output": suite_json(ONES, ["1"] * 7 + [None])}, Rule.TYPES),
         ({"input_output": suite_json(["1"] * 7 + ["\ud800"], ONES)}, Rule.TYPES),
         ({"input_output": json.dumps({"inputs": ONES})}, Rule.TYPES),
-        *(({"input_output": text}, Rule.TYPES) for text in ("[]", "{", "[" * 100_000)),
+        *(({"input_output": text}, Rule.TYPES) for text in ("[]", "{")),
         ({"input_output": suite_json([[1]] * 7 + [1], [1] * 8, fn_name="f")}, Rule.TYPES),
         ({"input_output": suite_json([[1]] * 8, [1] * 8, fn_name="f(")}, Rule.TYPES),
         ({"question": STATEMENT + "see the Image below"}, Rule.IMAGE),
@@ -74,13 +74,17 @@ ONES = ["1"] * 8
     ],
 )
 def test_each_rule_drops_its_rows_and_no_other(changes, rule):
+    read = read_row(row() | changes, TacoSettings())
+    assert isinstance(read, Task) if rule is None else read is rule
+
+
+def test_tests_that_are_nested_too_deep_to_read_drop_their_row():
     gc.collect()
     gc.disable()  # finalizers of other tests would fail where a row exhausts the stack
     try:
-        read = read_row(row() | changes, TacoSettings())
+        assert read_row(row(input_output="[" * 100_000), TacoSettings()) is Rule.TYPES
     finally:
         gc.enable()
-    assert isinstance(read, Task) if rule is None else read is rule
 
 
 @given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))

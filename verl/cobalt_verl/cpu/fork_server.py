@@ -97,11 +97,11 @@ def serve(folder: Path, parent: int, early: Sequence[str] = EARLY, late: Sequenc
 
 
 def _import(modules: Sequence[str]) -> None:
+    gc.disable()  # it would look at all that stays, again and again
     for module in modules:
         importlib.import_module(module)
-    # Objects that the collector leaves alone stay shared with the forks.
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # objects that the collector leaves alone stay shared with the forks
+    gc.enable()
 
 
 @contextlib.contextmanager
