@@ -157,7 +157,6 @@ def test_all_settings_of_a_wrong_kind_are_named_at_once(world):
         ({}, "trainer.n_gpus_per_node=3", "the number of GPUs, 3"),
         ({}, "trainer.total_training_steps=99", "99 is more than the 36 steps"),
         ({}, "data.train_files=[a,b]", "verl_preproc"),
-        ({}, "data.max_response_length=32000", "more than the 32768 tokens"),
         ({}, "data.max_prompt_length=20", "150 prompts are longer than data.max_prompt_length 20: p0 (70)"),
         ({}, "data.train_batch_size=192 actor_rollout_ref.actor.ppo_mini_batch_size=192", "fewer than"),
         ({}, "reward.reward_manager.name=dapo", "reward.num_workers"),
@@ -170,7 +169,6 @@ def test_all_settings_of_a_wrong_kind_are_named_at_once(world):
         (EPISODES, "+cobalt.multi_turn.horizon=3", "horizon"),
         (EPISODES, "algorithm.adv_estimator=verpo", "cobalt.judge_every_turn=true"),
         (EPISODES, "algorithm.adv_estimator=rloo", "algorithm.adv_estimator 'rloo'"),
-        (EPISODES, "data.max_prompt_length=32700", "is more than the 32768 tokens"),
         (VERPO | {"rollout": "single_turn"}, "", "use the rollout multi_turn"),
         (VERPO, "cobalt.judge_every_turn=false", "cobalt.judge_every_turn=true"),
         (VERPO, "algorithm.verpo.gamma=2", "'gamma'"),
@@ -182,6 +180,13 @@ def test_a_setting_that_would_harm_is_refused(world, choices, overrides, message
     config = composed(folder_of(world, choices), world / "model", world / "out", **choices)
     errors = refused_training(changed(config, *overrides.split()))
     assert any(message in error for error in errors), errors
+
+
+@pytest.mark.parametrize(
+    ("choices", "override"), [({}, "data.max_response_length=32000"), (EPISODES, "data.max_prompt_length=32700")]
+)
+def test_samples_that_are_longer_than_the_policy_takes_are_refused(world, choices, override):
+    assert any("more than the 32768 tokens" in error for error in errors_of(world, override, **choices))
 
 
 def test_rows_that_begin_no_episode_are_refused(world):
