@@ -33,8 +33,8 @@ pytest -rfEs -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 
 [ "$first" != 4 ] || exit 4 # pytest's, too: its arguments are wrong
 if [ "$fast" = no ] && [ "$first" != 2 ]; then # interrupted, or tests that cannot be collected
   second=0
-  # Ray's workers are nice, and would not get on beside another test.
-  RAY_worker_niceness=0 pytest -rfEs -m services -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 \
+  # Ray gives its workers a low priority, with which they would get almost no time beside another test.
+  RAY_worker_niceness=0 pytest -rfEs -m services -n "$(($(nproc) > 1 ? 2 : 1))" --dist loadfile --no-loadscope-reorder --timeout 900 \
     --durations 10 "$@" || second=$?
 fi
 

@@ -17,8 +17,8 @@ from cobalt.serving.services import started_servers, variables
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What libraries make when they are imported stays; the collector would look at it again and again.
-gc.set_threshold(50_000, 20, 100)
+# With what libraries make when they are imported the collector would be busy again and again.
+gc.set_threshold(50_000, 10, 10)
 
 # On a busy machine any example may take long; hanging tests are pytest-timeout's business.
 hypothesis.settings.register_profile("cobalt", deadline=None)
@@ -49,7 +49,7 @@ def seed_model(tmp_path_factory):
     from cobalt.pocket.training import Recipe
 
     sizes = {"train": 12, "dev": 6, "test": 6}
-    recipe = Recipe(128, layers=2, heads=2, key_value_heads=1, feed_forward=128, demonstrations=480)
+    recipe = Recipe(128, layers=2, heads=4, key_value_heads=2, feed_forward=128, demonstrations=480)
     with locked_folder(tmp_path_factory, "pocket") as folder:  # a world that is there is not built again
         return build_pocket_world(folder, sizes=sizes, recipe=recipe, open_share=0).model
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 import cobalt.report.write
 from cobalt.engine import Completion
@@ -207,21 +208,24 @@ def composed(data_dir, model, output, /, *overrides, **choices):
 
 
 def changed(config, *overrides):
-    """A composed configuration with overrides from which it derives nothing, without composing it again."""
+    """A copy of a configuration with overrides, not composed again: what else follows from them stays as it was."""
     from omegaconf import OmegaConf
 
-    OmegaConf.set_struct(config, False)
-    return OmegaConf.merge(config, OmegaConf.from_dotlist([override.removeprefix("+") for override in overrides]))
+    config = copy.deepcopy(config)
+    for override in overrides:
+        key, _, value = override.removeprefix("+").partition("=")
+        OmegaConf.update(config, key, yaml.safe_load(value), force_add=override.startswith("+"))
+    return config
 
 
 def run_ranks(script, count, folder, *words):
-    """Run one of the tests' scripts by several ranks of torch, on a CPU; `words` come before CONFIG.yaml and FOLDER."""
+    """Run one of the tests' scripts by ranks of torch, on a CPU; `words` come before CONFIG.yaml and FOLDER."""
     from cobalt.training.configuration import process_environment
 
     environment = os.environ | process_environment(folder / "run", on_cpu=True)
     environment["PYTHONPATH"] = f"{ROOT / 'tests'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
-    if count == 1:  # which needs no launcher
+    if count == 1:  # a single rank needs no launcher, and its port is any free one
         launcher, alone = [], {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         environment |= alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     return subprocess.run(

@@ -10,6 +10,8 @@ pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --pr
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 50
 
 

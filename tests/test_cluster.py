@@ -67,7 +67,7 @@ def flags() -> tuple[int, int, list[str]]:
 def environment(home: Path, **values: str) -> dict[str, str]:
     """The environment of a user, without any variable that leads to a Ray."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "COBALT_"))}
-    inherited["RAY_worker_niceness"] = "0"  # workers would not get on while other tests run
+    inherited["RAY_worker_niceness"] = "0"  # with Ray's low priority they would get almost no time beside another test
     return inherited | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | values
 
 

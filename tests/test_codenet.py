@@ -206,6 +206,7 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("named", TOO_LARGE)
+@pytest.mark.slow
 def test_parts_of_an_archive_that_are_too_large_are_refused_before_they_are_in_memory(tmp_path, named):
     archive = archive_with(tmp_path / "bomb.tar.gz", TOO_LARGE[named])
     tracemalloc.start()

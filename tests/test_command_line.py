@@ -85,6 +85,7 @@ ENGINE_OF = {
 
 
 @needs_api
+@pytest.mark.slow
 def test_the_model_chooses_the_engine_and_its_flags():
     commands = [(ROOT, ["cobalt", "sample", *words.split(), "--help"]) for words in ENGINE_OF]
     for words, (_, shown, _) in zip(ENGINE_OF, run_commands(commands), strict=True):
@@ -92,6 +93,7 @@ def test_the_model_chooses_the_engine_and_its_flags():
 
 
 @needs_api
+@pytest.mark.slow
 def test_a_name_of_a_provider_that_is_also_a_model_on_this_machine_is_refused_by_the_flag_that_decides(tmp_path):
     model = tmp_path / "models--openai--both"
     for file, text in {f"snapshots/{'0' * 40}/config.json": "{}", "refs/main": "0" * 40}.items():
@@ -168,6 +170,7 @@ def test_of_several_running_serves_none_is_chosen_and_one_without_an_engine_fits
         assert used(model="mine") == JUDGE
 
 
+@pytest.mark.slow
 def test_a_command_names_the_services_that_it_needs_and_no_others(tmp_path, home):
     recorded, result = ROOT / "tests" / "data" / "recorded_run", tmp_path / "result.jsonl"
 

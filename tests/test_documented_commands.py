@@ -117,6 +117,7 @@ NAMES = {f"cobalt {command}" for command in COMMANDS}
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 @pytest.mark.parametrize(("page", "command"), DOCUMENTED)
+@pytest.mark.slow
 def test_a_documented_command_has_only_flags_and_settings_that_its_program_knows(page, command):
     for words in parts(command):
         if words[:2] == ["python", "docs/recipes/trl_reward.py"]:

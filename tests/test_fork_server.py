@@ -25,7 +25,7 @@ from cobalt_verl.cpu.fork_server import serve
 serve(Path(sys.argv[1]), int(sys.argv[2]), ["colorsys"], ["chunk"])
 """
 SCRIPT = """
-import json, os, random, signal, sys
+import gc, json, os, random, signal, sys
 import numpy as np
 print(json.dumps({
     "pid": os.getpid(),
@@ -38,6 +38,7 @@ print(json.dumps({
     "folder": os.getcwd(),
     "imported": {"colorsys", "chunk"} <= set(sys.modules),
     "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD)],
+    "collects": gc.isenabled(),
     "child": os.waitstatus_to_exitcode(os.system("exit 3")),
     "draws": [random.random(), float(np.random.rand())],
 }))
@@ -90,7 +91,7 @@ def test_a_fork_is_the_process_that_its_client_would_have_been_and_no_request_en
             client.connect(str(folder / SOCKET))
             client.sendall(b'{"argum')  # and no more
         other, _ = ask(folder, script, cwd=tmp_path)  # with random numbers of its own
-    assert said["imported"] and len({said["pid"], other["pid"], server.pid}) == 3
+    assert said["imported"] and said["collects"] and len({said["pid"], other["pid"], server.pid}) == 3
     assert not set(said["draws"]) & set(other["draws"])
     assert said["group"] == said["pid"], "Ray ends the group of a worker that has ended"
     assert said["name"] == "__main__"

@@ -23,6 +23,8 @@ from cobalt.training.machine import capacity
 from cobalt.training.memory import Run, check_memory
 from cobalt.training.policy import shape_of
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 SIZES = {  # type, hidden, layers, heads, heads of keys, inner, vocabulary, tied embeddings
     "0.5B": ("qwen2", 896, 24, 14, 2, 4864, 151936, True),
@@ -93,7 +95,6 @@ print(peak() - start)
 """
 
 
-@pytest.mark.slow
 def test_a_real_model_takes_what_is_estimated_within_30_per_cent(models):
     path = str(models / "small")
     finished = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, timeout=120)
@@ -208,7 +209,7 @@ def test_the_message_names_overrides_with_which_the_run_fits(models, tmp_path):
     ("every", "keep", "count"), [(10, "null", 4), (10, 1, 3), (10, 8, 4), (40, 1, 1), (-1, "null", 0), (7, "null", 5)]
 )
 def test_checkpoints_that_are_there_at_a_time(models, every, keep, count):
-    small = composed(models / "small", models / "small", "out")
+    small = composed("d", models / "small", "o", scale="paper", data="partial_trajectories")
     config = changed(small, f"trainer.save_freq={every}", f"cobalt.keep_checkpoints={keep}")
     [disk] = [need for need in Run(config, 31).needs() if need.name == "disk"]
     assert f"({count})" in next(iter(disk.parts))
@@ -242,7 +243,6 @@ class Asked(Exception):
     """What Ray was asked for, where it is not started."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "gpus", "nodes"), [("paper", 4, 1), ("paper", 8, 2), ("pocket", 1, 1)])
 def test_ray_counts_the_cpus_that_verl_reserves_and_one_for_the_controller(monkeypatch, scale, gpus, nodes):
     """The placement groups are those that veRL and TransferQueue ask Ray for, by their own code."""
@@ -273,7 +273,6 @@ def test_ray_counts_the_cpus_that_verl_reserves_and_one_for_the_controller(monke
     assert cpus(launch._ray(config).__enter__) == max(16, ranks + units + 2)
 
 
-@pytest.mark.slow
 def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
     from transfer_queue.utils import common
 

@@ -270,6 +270,7 @@ def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missin
         ({"overrides": ["trainer.save_freq"]}, "'trainer.save_freq'"),
     ],
 )
+@pytest.mark.slow
 def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_path, change, names):
     right = {"data_dir": data, "model": str(seed_model), "output_dir": tmp_path / "run", "overrides": []}
     with pytest.raises(UserError, match=names):
@@ -291,6 +292,7 @@ def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
 
 
 @pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])
+@pytest.mark.slow
 def test_every_scale_composes(data, seed_model, tmp_path, scale, capsys):
     assert main(Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, print_config=True)) == 0
     printed = capsys.readouterr().out

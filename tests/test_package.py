@@ -83,6 +83,7 @@ def test_a_manifest_names_the_commit_of_this_project_and_not_of_a_checkout_that_
     assert (json.loads((tmp_path / "r.run.json").read_text())["git"] is not None) == tracked
 
 
+@pytest.mark.slow
 def test_training_composes_its_configuration_from_the_installed_package(installed):
     pytest.importorskip("verl")
     code = (

@@ -33,6 +33,8 @@ from cobalt.problems.problem import Problem, load_problems
 from cobalt.reward.format import format_reward
 from cobalt.stage.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 # --- problems
 
 
@@ -260,7 +262,6 @@ def test_the_chat_template_renders_messages_whole_or_refuses_them_and_closes_the
             render(tokenizer, messages, **options)
 
 
-@pytest.mark.slow
 def test_a_built_world_is_complete_and_loads(world):
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -276,7 +277,6 @@ def test_a_built_world_is_complete_and_loads(world):
     assert figures == {split: ceilings(draw_problems(split, size, 3, 0.7)) for split, size in SMALL.items()}
 
 
-@pytest.mark.slow
 def test_a_built_world_is_kept_one_of_other_settings_refused_and_the_remains_of_an_interrupted_build_replaced(
     world, tmp_path
 ):

@@ -13,6 +13,8 @@ from cobalt.engine.litellm_engine import LiteLLMEngine
 from cobalt.engine.provider_access import read_credentials
 from cobalt.stage.environment import environment_variables
 
+pytestmark = pytest.mark.slow
+
 IMPORT = """
 import importlib, json, os, pkgutil, sys
 import cobalt

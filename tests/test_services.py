@@ -128,7 +128,7 @@ def test_a_seed_decides_a_completion_whatever_is_generated_beside_it(services):
 def test_short_calls_do_not_wait_for_a_long_one_of_another_caller(services):
     with ThreadPoolExecutor(1) as pool:
         generate(services, GREETING, max_tokens=1)
-        long = pool.submit(generate, services, GREETING, n=16, max_tokens=400, temperature=2.0, top_p=1.0)
+        long = pool.submit(generate, services, GREETING, n=16, max_tokens=600, temperature=2.0, top_p=1.0)
         for _ in range(5):  # the last ones reach the engine after the long one
             generate(services, GREETING, max_tokens=1)
         assert not long.done(), "the short calls came back only after the long one"

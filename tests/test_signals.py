@@ -1,14 +1,11 @@
-"""Ctrl-C, SIGTERM and kill -9 on commands with engine and judge in their process, and on `cobalt serve`.
+"""Ctrl-C, SIGTERM, kill -9 on a command with its own judge or, in scripts/test_long.sh, engine; on `cobalt serve`."""
 
-The long tests have those with an engine, too.
-"""
-
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import httpx
 import pytest
@@ -18,7 +15,7 @@ from support import ROOT, square_problem, trajectory_record, write_lines
 from cobalt.serving.services import started_servers, variables
 from cobalt.stage.records import read_records
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ENDED = {"stop", "length"}
 PROGRESS = ("single turn: ", "hidden tests: ")  # of the bar, which a terminal draws over
@@ -32,12 +29,8 @@ def ends_well(command, how):
     command.assert_nothing_is_left()
 
 
-ENDS = [
-    *itertools.product(["sample"], ["start", "under way"], SIGNALS),
-    *(("try", "start", how) for how in SIGNALS[1:]),
-]
+ENDS = [*product(["sample"], ["start", "under way"], SIGNALS), *product(["try"], ["start"], SIGNALS[1:])]
 LONG = [pytest.param(*end, marks=pytest.mark.services) for end in ENDS if "COBALT_LONG_TESTS" in os.environ]
-ALWAYS = [("evaluate", "under way", how) for how in SIGNALS]
 SLOW = "```python\nimport time\ntime.sleep(0.3)\nprint(int(input()) ** 2)\n```"
 
 
@@ -48,7 +41,7 @@ def judge_alone():
         yield variables(servers)
 
 
-@pytest.mark.parametrize(("name", "when", "how"), [*ALWAYS, *LONG])
+@pytest.mark.parametrize(("name", "when", "how"), [*product(["evaluate"], ["under way"], SIGNALS), *LONG])
 def test_a_command_with_its_own_engine_or_judge_leaves_nothing_and_its_result_goes_on(
     request, tmp_path, name, when, how
 ):

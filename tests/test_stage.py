@@ -142,6 +142,7 @@ def kill_before_change(number):
 
 
 @every_kind
+@pytest.mark.slow
 def test_killed_before_any_change_of_the_disk_and_run_again_it_leaves_the_same_bytes(run):
     for number in range(100):
         for name in run.left():

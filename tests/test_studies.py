@@ -179,6 +179,7 @@ touch b
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
+@pytest.mark.slow
 def test_a_stopped_study_runs_its_interrupted_step_again(tmp_path, number, code):
     (tmp_path / "waiting.sh").write_text(WAITING)
     os.mkfifo(tmp_path / "pipe")
@@ -311,6 +312,7 @@ OUTPUTS = ("output_file", "output_dir", "local_dir", "page")
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 @pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.slow
 def test_steps_of_a_plan_need_what_is_there_by_then_and_name_what_their_commands_read_and_make_once(name, expand):
     """Commands have their scripts' flags; each path in one is named as made or needed, or lies in such a folder."""
     made, steps = set(STUDIES[name].inputs), STUDIES[name].steps

@@ -201,8 +201,8 @@ def test_missing_data_and_columns_are_named(world, tmp_path):
     rows = [row(0, "train")]
     write_rows(tmp_path / "validation.parquet", rows)
     for column, value in (("reward_model", "text"), ("extra_info", 3), ("prompt", "text"), ("reward_model", None)):
-        changed = rows[0] | {column: value} if value else {name: rows[0][name] for name in rows[0] if name != column}
-        write_rows(tmp_path / "train.parquet", [changed])
+        spoilt = rows[0] | {column: value} if value else {name: rows[0][name] for name in rows[0] if name != column}
+        write_rows(tmp_path / "train.parquet", [spoilt])
         assert named(f"column {column!r}")
     (tmp_path / "train.parquet").write_text("no parquet")
     assert named("train.parquet")
@@ -472,7 +472,7 @@ print("all there")
     assert in_verl(code) == "all there"
 
 
-def test_on_a_gpu_the_package_and_the_users_own_modules_are_imported_and_nothing_of_the_cpu_is(tmp_path, monkeypatch):
+def test_on_a_gpu_the_package_and_users_modules_are_imported_or_fail_and_nothing_of_the_cpu_is(tmp_path, monkeypatch):
     (tmp_path / "my_estimator.py").write_text("")
     (tmp_path / "broken.py").write_text("import no_such_module_here")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -490,7 +490,7 @@ unchanged = utils.dispatch_cpu_unquantized_gemm is before
 os.environ["VERL_USE_EXTERNAL_MODULES"] = "broken"
 try:
     importlib.reload(verl)
-except ModuleNotFoundError as error:  # it stops every process
+except ModuleNotFoundError as error:
     print([*imported, unchanged, error.name])
 """
     assert in_verl(code, on_cpu=False) == "[True, True, False, True, 'no_such_module_here']"

@@ -100,7 +100,7 @@ def ft(seed_model, rows, tmp_path_factory):
 
 
 def ray_folders():
-    """The folders of the private Rays of this machine."""
+    """The folders of the private Rays of this machine; no other test with services makes one."""
     return set(Path("/tmp").glob("cobalt-ray-*"))
 
 

@@ -1,10 +1,10 @@
 """Updates of a policy by veRL on one rank, as training makes them, for tests/test_method.py.
 
-    python -m torch.distributed.run --standalone --nproc_per_node 1 tests/verl_updates.py CONFIG.yaml FOLDER
+    python tests/verl_updates.py CONFIG.yaml FOLDER
 
-It reads FOLDER/batch.pt and FOLDER/model, and writes FOLDER/updates.pt: for each engine, mean of the loss and optimiser
-the loss of each mini-batch, the gradients before each step and before they are clipped, and the weights after the last;
-and the seconds that ranks wait for each other.
+It is the only rank that `support.run_ranks` starts, reads FOLDER/batch.pt and FOLDER/model, and writes
+FOLDER/updates.pt: for each engine, mean of the loss and optimiser the loss of each mini-batch, the gradients before
+each step and before they are clipped, and the weights after the last; and the seconds that ranks wait for each other.
 """
 
 import os

@@ -51,8 +51,8 @@ def run_script(
     project, Ctrl-C, SIGTERM and a file that the system refuses end in one sentence on stderr. Any other exception is a
     bug and keeps its traceback.
     """
-    # What torch and transformers make when they are imported stays; the collector would look at it again and again.
-    gc.set_threshold(50_000, 20, 100)
+    # At the import of torch and transformers the collector would look at half a million objects again and again.
+    gc.set_threshold(50_000, 10, 10)
     try:
         arguments = parse_arguments(arguments_type, command_line, program=program, example=example)
         # Colours and columns for people; whole lines for log files.

@@ -97,10 +97,10 @@ def serve(folder: Path, parent: int, early: Sequence[str] = EARLY, late: Sequenc
 
 
 def _import(modules: Sequence[str]) -> None:
-    gc.disable()  # it would look at all that stays, again and again
+    gc.disable()  # the collector would look at all that stays, again and again
     for module in modules:
         importlib.import_module(module)
-    gc.freeze()  # objects that the collector leaves alone stay shared with the forks
+    gc.freeze()  # objects that it leaves alone stay shared with the forks
     gc.enable()
 
 
