@@ -240,6 +240,7 @@ KINDS = ["in this process", "app", "foreign", pytest.param("LiteLLM", marks=need
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 async def test_every_kind_of_engine_keeps_the_protocol(kind, model, tmp_path):
     async with opened(kind, model, tmp_path) as engine:
         about = await engine.describe()

@@ -22,6 +22,8 @@ from cobalt.training.offline import Arguments, main
 from cobalt.training.offline_tokens import RowIndex, load_groups, share
 from studies import divergence
 
+pytestmark = pytest.mark.slow
+
 SYSTEM = {"role": "system", "content": "Think, then write one Python block."}
 
 
@@ -103,7 +105,6 @@ def whole_run(data, seed_model, tmp_path_factory):
     return run, metrics_of(data, run)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_raises_accepted_programs_above_the_others(whole_run):
     run, metrics = whole_run
@@ -116,7 +117,6 @@ def test_training_raises_accepted_programs_above_the_others(whole_run):
     assert "[progress] " in (run / "train.log").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_run, data, seed_model, tmp_path):
     run, metrics = whole_run
@@ -131,7 +131,6 @@ def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_
         divergence.main(replace(arguments, output_file=tmp_path / "0.json"))
 
 
-@pytest.mark.slow
 def test_policies_whose_tokenizers_differ_have_no_divergence(data, seed_model, policy, tmp_path):
     with pytest.raises(UserError, match="make different tokens"):
         divergence.main(divergence.Arguments(str(seed_model), policy, data / "validation.jsonl", tmp_path / "kl.json"))
@@ -270,7 +269,6 @@ def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missin
         ({"overrides": ["trainer.save_freq"]}, "'trainer.save_freq'"),
     ],
 )
-@pytest.mark.slow
 def test_a_mistake_is_named_before_anything_is_trained(data, seed_model, tmp_path, change, names):
     right = {"data_dir": data, "model": str(seed_model), "output_dir": tmp_path / "run", "overrides": []}
     with pytest.raises(UserError, match=names):
@@ -292,7 +290,6 @@ def test_groups_of_another_rendering_are_refused(seed_model, tmp_path):
 
 
 @pytest.mark.parametrize("scale", ["pocket", "paper-0.5b", "paper-7b"])
-@pytest.mark.slow
 def test_every_scale_composes(data, seed_model, tmp_path, scale, capsys):
     assert main(Arguments(data, str(seed_model), tmp_path / "run", [], scale=scale, print_config=True)) == 0
     printed = capsys.readouterr().out
