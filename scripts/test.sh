@@ -34,8 +34,8 @@ pytest -rfEs -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 
 if [ "$fast" = no ] && [ "$first" != 2 ]; then # interrupted, or tests that cannot be collected
   second=0
   # Ray gives its workers a low priority, with which they would get almost no time beside another test.
-  RAY_worker_niceness=0 pytest -rfEs -m services -n "$(($(nproc) > 1 ? 2 : 1))" --dist loadfile --no-loadscope-reorder --timeout 900 \
-    --durations 10 "$@" || second=$?
+  RAY_worker_niceness=0 pytest -rfEs -m services -n "$(($(nproc) > 1 ? 2 : 1))" --dist loadfile --no-loadscope-reorder \
+    --timeout 900 --durations 10 "$@" || second=$?
 fi
 
 [ -z "$failed_checks" ] || echo "failed checks: $failed_checks"
