@@ -27,14 +27,15 @@ done
 beside="not services"
 [ "$fast" = no ] || beside="$beside and not sandbox and not slow"
 first=0 second=5 # pytest's 5: no test was chosen
+cores=$(nproc)           # which OMP_NUM_THREADS would lower
 export OMP_NUM_THREADS=1 # threads of several tests on the same cores wait for each other
 # One more than there are cores, because many of them wait for processes.
-pytest -rfEs -m "$beside" -n "$(($(nproc) + 1))" --dist worksteal --timeout 300 --durations 10 "$@" || first=$?
+pytest -rfEs -m "$beside" -n "$((cores + 1))" --dist worksteal --timeout 300 --durations 10 "$@" || first=$?
 [ "$first" != 4 ] || exit 4 # pytest's, too: its arguments are wrong
 if [ "$fast" = no ] && [ "$first" != 2 ]; then # interrupted, or tests that cannot be collected
   second=0
   # Ray gives its workers a low priority, with which they would get almost no time beside another test.
-  RAY_worker_niceness=0 pytest -rfEs -m services -n "$(($(nproc) > 1 ? 2 : 1))" --dist loadfile --no-loadscope-reorder \
+  RAY_worker_niceness=0 pytest -rfEs -m services -n "$((cores > 1 ? 2 : 1))" --dist loadfile --no-loadscope-reorder \
     --timeout 900 --durations 10 "$@" || second=$?
 fi
 
