@@ -27,8 +27,8 @@ done
 beside="not services"
 [ "$fast" = no ] || beside="$beside and not sandbox and not slow"
 first=0 second=5 # pytest's 5: no test was chosen
-cores=$(nproc)           # which OMP_NUM_THREADS would lower
-export OMP_NUM_THREADS=1 # threads of several tests on the same cores wait for each other
+cores=$(env -u OMP_NUM_THREADS nproc) # nproc counts no more than this variable says
+export OMP_NUM_THREADS=1              # threads of several tests on the same cores wait for each other
 # One more than there are cores, because many of them wait for processes.
 pytest -rfEs -m "$beside" -n "$((cores + 1))" --dist worksteal --timeout 300 --durations 10 "$@" || first=$?
 [ "$first" != 4 ] || exit 4 # pytest's, too: its arguments are wrong
