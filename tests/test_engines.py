@@ -255,6 +255,7 @@ async def test_every_kind_of_engine_keeps_the_protocol(kind, model, tmp_path):
         assert kind != "replay" or second == both[1]
 
 
+@pytest.mark.slow
 async def test_an_engine_in_the_process_and_one_behind_a_url_answer_and_describe_themselves_alike(model):
     async def asked(engine):
         long = [{"role": "user", "content": "a" * 300}]

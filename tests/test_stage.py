@@ -157,6 +157,7 @@ def test_killed_before_any_change_of_the_disk_and_run_again_it_leaves_the_same_b
 
 @pytest.mark.parametrize("kind", [one_by_one, in_one_piece])
 @pytest.mark.parametrize("size", [4000, len(WHOLE)])
+@pytest.mark.slow
 def test_a_result_of_other_settings_or_data_is_refused_and_stays(run, size):
     assert run("--negative") == 0
     run.result.write_bytes(WHOLE[:size])
@@ -183,6 +184,7 @@ def test_a_result_that_replaces_its_own_replaces_no_other(run):
 
 
 @every_kind
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_what_was_finished_stays(run):
     most = len(WHOLE) - 500
     fill = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
