@@ -17,7 +17,7 @@ from cobalt.serving.services import started_servers, variables
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# With what libraries make when they are imported the collector would be busy again and again.
+# At the import of torch and transformers the collector would look at half a million objects again and again.
 gc.set_threshold(50_000, 10, 10)
 
 # On a busy machine any example may take long; hanging tests are pytest-timeout's business.

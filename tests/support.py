@@ -226,8 +226,8 @@ def run_ranks(script, count, folder, *words):
     environment["PYTHONPATH"] = f"{ROOT / 'tests'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
     if count == 1:  # a single rank needs no launcher, and its port is any free one
-        launcher, alone = [], {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        environment |= alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        launcher, environment = [], environment | alone
     return subprocess.run(
         [sys.executable, *launcher, ROOT / "tests" / script, *words, folder / "config.yaml", folder],
         env=environment, cwd=ROOT, capture_output=True, text=True, check=False,

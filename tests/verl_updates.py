@@ -2,9 +2,9 @@
 
     python tests/verl_updates.py CONFIG.yaml FOLDER
 
-It is the only rank that `support.run_ranks` starts, reads FOLDER/batch.pt and FOLDER/model, and writes
-FOLDER/updates.pt: for each engine, mean of the loss and optimiser the loss of each mini-batch, the gradients before
-each step and before they are clipped, and the weights after the last; and the seconds that ranks wait for each other.
+`support.run_ranks` starts it as the only rank. It reads FOLDER/batch.pt and FOLDER/model, and writes FOLDER/updates.pt:
+for each engine, mean of the loss and optimiser the loss of each mini-batch, the gradients before each step and before
+they are clipped, and the weights after the last; and the seconds that ranks wait for each other.
 """
 
 import os
