@@ -98,10 +98,7 @@ class Study:
 
 
 def step_records(study: Study) -> dict[str, dict[str, Any]]:
-    """The record of the last successful run of each step, by the step's name.
-
-    Raises UserError if the file holds something else.
-    """
+    """The record of the last successful run of each step, by the step's name; UserError if the file is wrong."""
     path = study.record_file
     return {record["step"]: record for record in read_records(path, unfinished=True)} if path.exists() else {}
 
@@ -222,8 +219,13 @@ class _OpenServices(ExitStack):
 def _run(command: tuple[str, ...], folder: Path, environment: Mapping[str, str], log: IO[bytes]) -> int:
     """Run a command in a process group of its own, so that Ctrl-C reaches it and its children once, from here."""
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+    interrupts: list[int] = []  # those that arrive before there is a process to end
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     process = subprocess.Popen(command, cwd=folder, env=environment, process_group=0, **streams)
     try:
+        signal.signal(signal.SIGINT, handler)
+        if interrupts:
+            raise KeyboardInterrupt
         return process.wait()
     except KeyboardInterrupt:
         for number, seconds in _STOPS:

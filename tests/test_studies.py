@@ -49,8 +49,7 @@ def run(planned, show=lambda text: None):
 
 
 def done(planned):
-    records = step_records(planned)
-    return [item.name for item in planned.steps if is_done(planned, item, records.get(item.name))]
+    return [step.name for step in planned.steps if is_done(planned, step, step_records(planned).get(step.name))]
 
 
 @given(count=st.integers(1, 4), data=st.data())
@@ -120,8 +119,7 @@ def test_the_first_failure_names_step_and_log_and_shows_what_the_step_said_last(
     assert run(study(tmp_path, failing, step("b"))) == (code, [])
     [failure] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert all(part in failure for part in ("step a", str(code), "study/logs/a.log", said))
-    assert "line-1-" not in failure
-    assert "line-1-" in (tmp_path / "study/logs/a.log").read_text()
+    assert "line-1-" not in failure and "line-1-" in (tmp_path / "study/logs/a.log").read_text()
 
 
 def test_only_the_output_of_shown_steps_is_for_the_terminal(tmp_path):
@@ -160,10 +158,8 @@ from pathlib import Path
 from studies.flags import StudyFlags
 from cobalt.stage.cli import run_script
 from studies.plan import Step, Study
-wait = ("bash", "waiting.sh")
-steps = (Step("a", "Make a.", ("touch", "a"), (Path("a"),)), Step("b", "Make b.", wait, (Path("b"),)))
-root = Path(sys.argv.pop(1))
-study = Study("small", Path("study"), {}, steps, "done", root=root)
+steps = (Step("a", "Make a.", ("touch", "a"), (Path("a"),)), Step("b", "Make b.", ("bash", "waiting.sh"), (Path("b"),)))
+study = Study("small", Path("study"), {}, steps, "done", root=Path(sys.argv.pop(1)))
 run_script(StudyFlags, lambda arguments: arguments.carry_out(study))
 """
 WAITING = """
@@ -176,14 +172,12 @@ touch b
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.slow
-def test_a_stopped_study_runs_its_interrupted_step_again(tmp_path, number, code):
+def test_a_stopped_study_runs_its_interrupted_step_again(tmp_path, number):
     (tmp_path / "waiting.sh").write_text(WAITING)
     os.mkfifo(tmp_path / "pipe")
-    for exit_code, made in ((code, ["a"]), (0, ["a", "b"])):
+    for exit_code, made in ((-9 if number == signal.SIGKILL else 130, ["a"]), (0, ["a", "b"])):
         process = subprocess.Popen([sys.executable, "-c", STUDY, tmp_path], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         assert (tmp_path / "pipe").read_text() == "up\n"
         if exit_code:
@@ -192,9 +186,24 @@ def test_a_stopped_study_runs_its_interrupted_step_again(tmp_path, number, code)
         assert [record["step"] for record in read_records(tmp_path / "study/steps.jsonl")] == made
         if exit_code == -signal.SIGKILL:
             os.killpg(int((tmp_path / "process").read_text()), signal.SIGKILL)
-        else:
-            assert (tmp_path / "kept").exists() == (code == 130), "the step is asked to end, and waited for"
+        elif exit_code:
+            assert (tmp_path / "kept").exists(), "the step is asked to end, and waited for"
         (tmp_path / "later").touch()
+
+
+def test_an_interrupt_while_a_step_is_started_ends_it(tmp_path, monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            if "process_group" in named:  # a step
+                started.append(self)
+                signal.raise_signal(signal.SIGINT)
+
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(study(tmp_path, step("a", script="sleep 600")))
+    assert started[0].returncode == -signal.SIGINT
 
 
 # --- services

@@ -129,10 +129,7 @@ PAIRS, TWO_LINES = [["2", str(n)] for n in range(9)], "n = int(input())\nprint(n
 SECOND_OUTPUTS = {
     "plain": ("9\n", row("plain", solutions=["print(", WRONG, SQUARE])),
     "long": ("36\n", row("long", tests=30)),
-    "lines": (
-        "2\n1",
-        row("lines", input_output=suite_json(PAIRS, PAIRS), solutions=[TWO_LINES]),
-    ),
+    "lines": ("2\n1", row("lines", input_output=suite_json(PAIRS, PAIRS), solutions=[TWO_LINES])),
     "bare": ("3", function_row("bare", "add", NINE, SUMS, ADD, starter_code="def add(p):")),
     "wrapped": ("3", function_row("wrapped", "add", NINE, [[n] for n in SUMS], ADD)),
     "meant": ("[3]", function_row("meant", "add", NINE, [[n] for n in SUMS], "def add(p): return [sum(p)]")),

@@ -294,10 +294,7 @@ def test_the_validation_that_was_cut_off_completes_the_metrics_of_its_step(tmp_p
     logger.log({"val-core/x/acc/mean@1": 0.25}, step=2)
     logger.log({"reward/score": 0.75}, step=3)
     lines = [json.loads(line)["metrics"] for line in (path / "metrics.jsonl").read_text().splitlines()[2:]]
-    assert lines == [
-        {"reward/score": 0.5, "timing_s/step": 9, "val-core/x/acc/mean@1": 0.25},
-        {"reward/score": 0.75},
-    ]
+    assert lines == [{"reward/score": 0.5, "timing_s/step": 9, "val-core/x/acc/mean@1": 0.25}, {"reward/score": 0.75}]
     assert run_folder.prepare(path, SETTINGS, [], validates=True) == run_folder.Start(2)
 
 
