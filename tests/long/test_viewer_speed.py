@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-from test_viewer import browser, evaluated, page, text_of  # noqa: F401 - two are fixtures
+from test_viewer import evaluated, page, text_of  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.skipif("COBALT_LONG_TESTS" not in os.environ, reason="COBALT_LONG_TESTS is not set")
 
