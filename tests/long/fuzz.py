@@ -167,6 +167,8 @@ _TEXTS = [
     "<think>",
     "</think>",
     "\u2028",
+    '"""',
+    "'''",
 ]
 
 
@@ -203,50 +205,121 @@ def _prose() -> st.SearchStrategy[str]:
     return st.lists(line, max_size=8).map("\n".join)
 
 
+@dataclass
+class _Fence:
+    """An opening fence; `prose`: whether text stands before it."""
+
+    indent: str
+    fence: str
+    prose: bool
+
+
 def slow_extraction(answer: str) -> str | None:
     """The last fenced block, character by character, as the head of `cobalt.episode.program` describes it."""
-    blocks: list[list[str]] = []
-    fence = indent = ""
-    for line in answer.replace("\r\n", "\n").split("\n"):
-        if fence:
-            start = 0
-            while start < len(line) and line[start] in " \t":
-                start += 1
-            stop = start
-            while stop < len(line) and line[stop] == "`":
-                stop += 1
-            if fence[0] == "`" and stop - start >= len(fence):
-                if line[stop : stop + 6] == "python":  # the program starts again
-                    indent, fence = line[:start], line[start:stop]
-                    blocks.append([])
-                else:
-                    fence = ""
+    lines = answer.replace("\r\n", "\n").split("\n")
+    programs: list[str] = []
+    closed = True
+    index = 0
+    while index < len(lines):
+        opened = _slow_opening(lines[index])
+        index += 1
+        while opened is not None:
+            program, index, closed, opened = _slow_block(lines, index, opened)
+            programs.append(program)
+    if len(programs) > 1 and not closed and not programs[-1]:
+        del programs[-1]  # it was not begun
+    return programs[-1] if programs else None
+
+
+def _slow_block(lines: list[str], first: int, opened: _Fence) -> tuple[str, int, bool, _Fence | None]:
+    """A block's program, the index of the line after it, whether it is closed, and the fence that restarts it."""
+    inside: list[str] = []
+    quote = ""
+    deep: int | None = None
+    index = first
+    while index < len(lines):
+        ends = _slow_end(lines[index], opened)
+        if ends is not None and quote:  # the fence is in a string: whose end comes before a fence outside strings?
+            later, open_quote = index, quote
+            while later < len(lines) and (open_quote or _slow_end(lines[later], opened) is None):
+                open_quote = _slow_quote(lines[later], open_quote)
+                later += 1
+            if not open_quote:
+                inside += lines[index:later]
+                quote, index = "", later
                 continue
-            end = len(line)
-            while end and line[end - 1] in " \t":
-                end -= 1
-            begin = end
-            while begin and line[begin - 1] == fence[0]:
-                begin -= 1
-            before = line[:begin]
-            if end - begin >= len(fence) and (fence[0] == "`" or not before.strip()):
-                if before.strip():
-                    blocks[-1].append(before[len(indent) :] if before.startswith(indent) else before)
-                fence = ""
-            else:
-                blocks[-1].append(line[len(indent) :] if line.startswith(indent) else line)
-            continue
-        opened = _slow_opening(line)
-        if opened is not None:
-            indent, fence = opened
-            blocks.append([])
-    if fence and len(blocks) > 1 and not "".join(blocks[-1]).strip():
-        del blocks[-1]  # it was not begun
-    return "\n".join(blocks[-1]).rstrip() if blocks else None
+        if ends is not None:
+            before, restart = ends
+            program = _slow_program([*inside, before], opened)
+            return program, index + 1, True, restart
+        bare = not lines[index].strip(" \t`~") and _slow_end(lines[index].lstrip(" \t"), opened) is not None
+        if bare and not quote and deep is None:
+            deep = len(inside)
+        inside.append(lines[index])
+        quote = _slow_quote(lines[index], quote)
+        index += 1
+    return _slow_program(inside[:deep], opened), len(lines), deep is not None, None
 
 
-def _slow_opening(line: str) -> tuple[str, str] | None:
-    """Indentation and fence of a line that opens a block; None for other lines."""
+def _slow_program(inside: list[str], opened: _Fence) -> str:
+    """The lines of a block without its indentation and without blanks at the end."""
+    indent = opened.indent
+    return "\n".join(line[len(indent) :] if line.startswith(indent) else line for line in inside).rstrip()
+
+
+def _slow_end(line: str, opened: _Fence) -> tuple[str, _Fence | None] | None:
+    """The code before the fence that ends the block at a line, and the fence that restarts it; None: no such fence."""
+    start = 0
+    while start < len(line) and line[start] in " \t":
+        start += 1
+    columns = [len(indent.expandtabs(4)) for indent in (line[:start], opened.indent)]
+    begins = line[start : start + 3] in ("```", "~~~")
+    if begins and not opened.prose and columns[0] >= columns[1] + 4:
+        return None
+    mark, length = opened.fence[0], len(opened.fence)
+    stop = start
+    while stop < len(line) and line[stop] == "`":
+        stop += 1
+    if mark == "`" and stop - start >= length:
+        again = _Fence(line[:start], line[start:stop], prose=False) if line[stop : stop + 6] == "python" else None
+        return "", again
+    end = len(line)
+    while end and line[end - 1] in " \t":
+        end -= 1
+    begin = end
+    while begin and line[begin - 1] == mark:
+        begin -= 1
+    if end - begin >= length and (mark == "`" or not line[:begin].strip()):
+        return line[:begin], None
+    return None
+
+
+def _slow_quote(line: str, quote: str) -> str:
+    """The quotes of the string over several lines that is open after a line of Python, by those open before it."""
+    index = 0
+    while index < len(line):
+        if line[index] == "\\":
+            index += 2
+        elif quote:
+            ends = line.startswith(quote, index)
+            index, quote = (index + 3, "") if ends else (index + 1, quote)
+        elif line[index] == "#":
+            break
+        elif line[index : index + 3] in ('"""', "'''"):
+            quote = line[index : index + 3]
+            index += 3
+        elif line[index] in "\"'":
+            end = index + 1
+            while end < len(line) and line[end] != line[index]:
+                end += 2 if line[end] == "\\" else 1
+            index = end + 1 if end < len(line) else index + 1  # without an end it opens nothing
+        else:
+            index += 1
+    return quote
+
+
+def _slow_opening(line: str) -> _Fence | None:
+    """The fence of a line that opens a block; None for other lines."""
     start = 0
     while start < len(line) and line[start] in " \t":
         start += 1
@@ -255,7 +328,7 @@ def _slow_opening(line: str) -> tuple[str, str] | None:
         while stop < len(line) and line[stop] == mark:
             stop += 1
         if stop - start >= 3 and (mark == "~" or "`" not in line[stop:]):
-            return line[:start], line[start:stop]
+            return _Fence(line[:start], line[start:stop], prose=False)
     first = line.find("`")
     if first < 0:
         return None
@@ -264,7 +337,7 @@ def _slow_opening(line: str) -> tuple[str, str] | None:
         stop += 1
     rest = line[stop:].rstrip(" \t")
     if stop - first >= 3 and all(character.isalnum() or character == "_" for character in rest):
-        return "", line[first:stop]
+        return _Fence("", line[first:stop], prose=True)
     return None
 
 
@@ -286,7 +359,7 @@ def extraction_properties() -> list[Property]:
 
     def wrapped(parts: tuple[str, str, str], kinds: Counter[str]) -> None:
         before, code, after = parts
-        inside = re.search("`{3}", code) or re.search("`{3}|~{3}", before + after) or "\r" in code
+        inside = re.search("`{3}|['\"]{3}", code) or re.search("`{3}|~{3}", before + after) or "\r" in code
         kinds["left out" if inside else "wrapped"] += 1
         if not inside:
             for fence in ("```", "~~~"):
@@ -301,8 +374,10 @@ def extraction_properties() -> list[Property]:
         with quick():
             program = program_of(f"<think>{thought}</think>{answer}")
             split_thinking(thought + answer)
-        kinds["nested" if "</think>" in answer else "plain"] += 1
-        if "</think>" not in answer:
+        # A tag between quotes, in a string or in a comment is only mentioned, and a program may stand between two tags.
+        told = "</think>" in thought + answer or re.search("['\"]{3}", thought) or re.search("['\"`#]", thought[-40:])
+        kinds["told" if told else "plain"] += 1
+        if not told:
             assert program == extract_code(answer.strip()), "the thinking decides the program"
         if "</think>" not in thought:
             assert program_of(f"<think>{thought}") is None, "cut off while thinking"
@@ -399,33 +474,57 @@ def _files() -> st.SearchStrategy[tuple[list[dict[str, Any]], bytes]]:
 def slow_reading(content: bytes) -> tuple[list[dict[str, Any]], int | None]:
     """The records before the first bad line of a file, and that line's number, as the documentation defines them."""
     records: list[dict[str, Any]] = []
-    seen: set[str | int] = set()
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line.decode("utf-8-sig"))
-            json.dumps(record, ensure_ascii=False).encode()
+            record = _slow_value(line)
         except (ValueError, RecursionError):
             return records, number
-        if not isinstance(record, dict) or not isinstance(record.get("id"), str | int) or record["id"] in seen:
+        if not _is_new(record, records):
             return records, number
-        seen.add(record["id"])
         records.append(record)
     return records, None
+
+
+def slow_items(content: bytes) -> list[dict[str, Any]] | None:
+    """The records of a file that is one array, or None if anything is wrong."""
+    try:
+        items = _slow_value(content)
+    except (ValueError, RecursionError):
+        return None
+    return items if all(_is_new(item, items[:index]) for index, item in enumerate(items)) else None
+
+
+def _slow_value(text: bytes) -> Any:
+    value = json.loads(text.decode("utf-8-sig"))
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _is_new(record: Any, before: list[dict[str, Any]]) -> bool:
+    """Whether a value is a record whose id is not in use."""
+    identifier = record.get("id") if isinstance(record, dict) else None
+    return isinstance(identifier, str | int) and identifier not in [other["id"] for other in before]
 
 
 def _expect_reading(path: Path, content: bytes, unfinished: bool, kinds: Counter[str]) -> list[dict[str, Any]] | None:
     """Read a file and compare with `slow_reading`; returns the records, or None if the file is refused."""
     whole = content[: content.rfind(b"\n") + 1] if unfinished else content
-    expected, bad = slow_reading(whole)
+    expected: list[dict[str, Any]] | None
+    if whole[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[") and not unfinished:
+        expected = slow_items(whole)
+        bad, place = 1 if expected is None else None, str(path)
+    else:
+        expected, bad = slow_reading(whole)
+        place = f"{path}, line {bad}:"
     try:
         with quick():
             records = read_records(path, unfinished=unfinished)
     except UserError as error:
         kinds["refused"] += 1
         assert bad is not None, f"a good file is refused: {error}"
-        assert f"{path}, line {bad}:" in str(error), f"the first bad line is {bad}: {error}"
+        assert place in str(error), f"the first bad line is {bad}: {error}"
         return None
     kinds["read"] += 1
     assert bad is None, f"line {bad} is bad, and the file was read"
