@@ -18,7 +18,9 @@ case $(head -n 1 .venv/.cobalt-setup 2>/dev/null || true) in *' gpu'* | *' eval'
 bash scripts/setup.sh --with "$extra"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 failed_checks=
-for check in "ruff check ." "ruff format --check ." mypy; do
+checks=("ruff check ." "ruff format --check ." mypy)
+[ "$fast" = yes ] || checks+=("pytest --collect-only -qqq -W ignore tests/long") # which imports much of tests/
+for check in "${checks[@]}"; do
   $check || failed_checks+=${failed_checks:+, }$check
 done
 
