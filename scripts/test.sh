@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Set up and run every check: ruff, mypy, unit tests, and then the tests with the real sandbox, Ray Serve and vLLM.
+# Set up and run every check: ruff, mypy, the collection of the long tests, unit tests, and then the tests with the real
+# sandbox, Ray Serve and vLLM.
 #   scripts/test.sh           everything
 #   scripts/test.sh --fast    without Ray, vLLM, sandboxes and slow tests
 # Further arguments are passed to pytest. A check that fails stops none of the others.
@@ -19,7 +20,7 @@ bash scripts/setup.sh --with "$extra"
 export PATH="$PWD/.venv/bin:$PATH" HF_HUB_OFFLINE=1
 failed_checks=
 checks=("ruff check ." "ruff format --check ." mypy)
-[ "$fast" = yes ] || checks+=("pytest --collect-only -qqq -W ignore tests/long") # which imports much of tests/
+[ "$fast" = yes ] || checks+=("pytest --collect-only -qqq -W ignore tests/long") # they import much of tests/
 for check in "${checks[@]}"; do
   $check || failed_checks+=${failed_checks:+, }$check
 done

@@ -119,8 +119,7 @@ def _digest(path: Path) -> str | None:
     """SHA-256 of a file, or of the names and contents of a folder's files."""
     if not path.is_dir():
         return file_digest(path) if path.exists() else None
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines = [f"{file.relative_to(path)} {file_digest(file)}\n" for file in files]
+    lines = [f"{file.relative_to(path)} {file_digest(file)}\n" for file in sorted(path.rglob("*")) if file.is_file()]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -221,9 +220,10 @@ def _run(command: tuple[str, ...], folder: Path, environment: Mapping[str, str],
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
     interrupts: list[int] = []  # those that arrive before there is a process to end
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    process = subprocess.Popen(command, cwd=folder, env=environment, process_group=0, **streams)
     try:
-        signal.signal(signal.SIGINT, handler)
+        with ExitStack() as starting:
+            starting.callback(signal.signal, signal.SIGINT, handler)
+            process = subprocess.Popen(command, cwd=folder, env=environment, process_group=0, **streams)
         if interrupts:
             raise KeyboardInterrupt
         return process.wait()

@@ -52,7 +52,7 @@ def test_a_file_cut_anywhere_resumes_with_whole_records_only(tmp_path_factory, c
         ('{"id": 1}\n{"id": 2}\n{"id": 1}\n', "line 3: id 1 .*line 1", (RecordFile, read_records)),
         ('{"value": 1}\n', "field 'id'", (RecordFile, read_records)),
         ('{"id": 1}\n{"id": 2', "line 2: not valid JSON .*cut off", (read_records,)),
-        ('[{"id": 1}]\n', "line 1", (RecordFile,)),
+        ('[{"id": 1}]', "is an array", (RecordFile,)),
     ],
 )
 def test_what_is_wrong_inside_a_file_is_named_by_line_and_field(tmp_path, content, named, opened):

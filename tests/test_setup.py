@@ -289,14 +289,14 @@ def test_none_stays_none_until_a_wheel_is_named_and_one_that_is_there_is_kept(re
 @pytest.mark.parametrize(
     ("words", "mypy", "first", "second", "code", "parts"),
     [
-        ("", 0, 0, 0, 0, 2),
-        ("", 1, 0, 0, 1, 2),
-        ("", 0, 1, 0, 1, 2),
-        ("", 0, 0, 1, 1, 2),
-        ("", 0, 5, 0, 0, 2),  # pytest's 5: no test was chosen
-        ("", 0, 0, 5, 0, 2),
-        ("", 0, 5, 5, 5, 2),
-        ("", 0, 2, 0, 2, 1),  # interrupted
+        ("", 0, 0, 0, 0, 3),
+        ("", 1, 0, 0, 1, 3),
+        ("", 0, 1, 0, 1, 3),
+        ("", 0, 0, 1, 1, 3),
+        ("", 0, 5, 0, 0, 3),  # pytest's 5: no test was chosen
+        ("", 0, 0, 5, 0, 3),
+        ("", 0, 5, 5, 5, 3),
+        ("", 0, 2, 0, 2, 2),  # interrupted
         ("--fast", 0, 0, 1, 0, 1),
         ("--fast", 1, 0, 0, 1, 1),
         ("--fast", 0, 1, 0, 1, 1),
@@ -307,7 +307,7 @@ def test_the_tests_fail_where_a_check_or_one_of_their_parts_fails(tmp_path, word
     shutil.copy(ROOT / "scripts" / "test.sh", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup.sh").touch()
     ends = {"ruff": "exit 0", "mypy": f"exit {mypy}"}
-    ends["pytest"] = f'[ $1 = -rfEs ] || exit 0; echo >>parts; [ "$3" = services ] && exit {second}; exit {first}'
+    ends["pytest"] = f'echo >>parts; [ $1 = -rfEs ] || exit 0; [ "$3" = services ] && exit {second}; exit {first}'
     for name, text in ends.items():
         executable(tmp_path / ".venv" / "bin" / name, text)
     command = ["bash", "scripts/test.sh", *words.split()]

@@ -14,8 +14,8 @@ with the liberties that model output needs:
 
 Fences that belong to the program neither close nor restart its block:
 
-    indented    by four columns or more than the block's opening fence (CommonMark); if nothing else closes the block,
-                the first such fence outside a string does
+    indented    by four columns or more than the block's opening fence (CommonMark), unless that stands after prose; if
+                nothing else closes the block, the first such fence does that is outside a string and alone on its line
     in a string with three quotes, such as a docstring, that is closed before the block ends
 
 CRLF line ends are line ends. Pass the answer only, not the thinking (`cobalt.episode.thinking`). Nothing here

@@ -53,8 +53,8 @@ _LINES_OR_ARRAY = "give one JSON object a line, or one array of objects"
 def read_rows(path: Path, *, unfinished: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield `(place, row)` for every row of a file; the place is for messages, such as "line 3".
 
-    `unfinished` leaves out a last line without its newline, which a writer that was killed has left; an array, to which
-    no line can be added, is then refused.
+    `unfinished` leaves out a last line without its newline, which a writer that was killed has left, and refuses an
+    array, to which no record can be added.
 
     Raises:
         UserError: the file cannot be read, is damaged or unpacks to too much, or a row is not a JSON object or too
@@ -221,7 +221,9 @@ def _json_values(path: Path, file: BufferedReader, unfinished: bool) -> Iterator
     for beginning, advice in _OTHER_FORMS:
         if start.startswith(beginning):
             raise UserError(f"{path} is not JSON: {advice}")
-    if not unfinished and start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        if unfinished:
+            raise UserError(f"{path} is an array, to which no record can be added: give one JSON object a line")
         yield from _items(path, handle.read(LARGEST_ROW + 1))
     else:
         yield from _lines(path, handle, unfinished)

@@ -10,6 +10,7 @@ examples are not interesting.
 """
 
 import contextlib
+import functools
 import http.client
 import io
 import json
@@ -17,6 +18,7 @@ import random
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -83,6 +85,7 @@ class Property:
 def main(arguments: Arguments) -> int:
     """Fuzz, print what was seen, and return the exit code."""
     check_flags(arguments.output_dir, minutes=arguments.minutes, examples=arguments.examples)
+    sys.set_int_max_str_digits(50_000)  # those of `cobalt.stage.rows`
     targets: dict[str, Callable[[], contextlib.AbstractContextManager[list[Property]]]] = {
         "extraction": lambda: contextlib.nullcontext(extraction_properties()),
         "records": record_properties,
@@ -236,18 +239,16 @@ def _slow_block(lines: list[str], first: int, opened: _Fence) -> tuple[str, int,
     inside: list[str] = []
     quote = ""
     deep: int | None = None
-    index = first
+    index = beyond = first
     while index < len(lines):
-        ends = _slow_end(lines[index], opened)
+        ends = _slow_end(lines[index], opened) if index >= beyond else None
         if ends is not None and quote:  # the fence is in a string: whose end comes before a fence outside strings?
             later, open_quote = index, quote
             while later < len(lines) and (open_quote or _slow_end(lines[later], opened) is None):
                 open_quote = _slow_quote(lines[later], open_quote)
                 later += 1
             if not open_quote:
-                inside += lines[index:later]
-                quote, index = "", later
-                continue
+                beyond, ends = later, None
         if ends is not None:
             before, restart = ends
             program = _slow_program([*inside, before], opened)
@@ -359,7 +360,8 @@ def extraction_properties() -> list[Property]:
 
     def wrapped(parts: tuple[str, str, str], kinds: Counter[str]) -> None:
         before, code, after = parts
-        inside = re.search("`{3}|['\"]{3}", code) or re.search("`{3}|~{3}", before + after) or "\r" in code
+        inside = re.search("`{3}", code) or re.search("`{3}|~{3}", before + after) or "\r" in code
+        inside = inside or functools.reduce(lambda quote, line: _slow_quote(line, quote), code.split("\n"), "")
         kinds["left out" if inside else "wrapped"] += 1
         if not inside:
             for fence in ("```", "~~~"):
@@ -375,7 +377,9 @@ def extraction_properties() -> list[Property]:
             program = program_of(f"<think>{thought}</think>{answer}")
             split_thinking(thought + answer)
         # A tag between quotes, in a string or in a comment is only mentioned, and a program may stand between two tags.
-        told = "</think>" in thought + answer or re.search("['\"]{3}", thought) or re.search("['\"`#]", thought[-40:])
+        fences = re.search("`{3}|~{3}", thought)
+        told = "</think>" in answer or (fences and ("</think>" in thought or re.search("['\"]{3}", thought)))
+        told = told or re.search("['\"`#]", thought.rpartition("\n")[2])
         kinds["told" if told else "plain"] += 1
         if not told:
             assert program == extract_code(answer.strip()), "the thinking decides the program"
@@ -461,14 +465,17 @@ def _files() -> st.SearchStrategy[tuple[list[dict[str, Any]], bytes]]:
         st.one_of(st.sampled_from(_GARBAGE), st.binary(min_size=1, max_size=6)),
     )
 
-    def garble(pair: tuple[list[dict[str, Any]], list[Edit]]) -> tuple[list[dict[str, Any]], bytes]:
-        records, edits = pair
-        content = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+    def garble(drawn: tuple[list[dict[str, Any]], list[Edit], str]) -> tuple[list[dict[str, Any]], bytes]:
+        records, edits, form = drawn
+        lines = [json.dumps(record, ensure_ascii=False) for record in records]
+        whole = "".join(f"{line}\n" for line in lines) if form == "lines" else f"[{', '.join(lines)}]{form}"
+        content = whole.encode()
         for change in edits:
             content = change.apply(content)
         return records, content
 
-    return st.tuples(_records(), st.lists(edit, max_size=3)).map(garble)
+    forms = st.sampled_from(["lines", "lines", "lines", "", "\n"])  # the last two are arrays, and what ends them
+    return st.tuples(_records(), st.lists(edit, max_size=3), forms).map(garble)
 
 
 def slow_reading(content: bytes) -> tuple[list[dict[str, Any]], int | None]:
@@ -497,9 +504,14 @@ def slow_items(content: bytes) -> list[dict[str, Any]] | None:
 
 
 def _slow_value(text: bytes) -> Any:
-    value = json.loads(text.decode("utf-8-sig"))
+    value = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_fields)
     json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of an object, in which NaN is null."""
+    return {name: None if isinstance(value, float) and value != value else value for name, value in pairs}
 
 
 def _is_new(record: Any, before: list[dict[str, Any]]) -> bool:
@@ -512,8 +524,9 @@ def _expect_reading(path: Path, content: bytes, unfinished: bool, kinds: Counter
     """Read a file and compare with `slow_reading`; returns the records, or None if the file is refused."""
     whole = content[: content.rfind(b"\n") + 1] if unfinished else content
     expected: list[dict[str, Any]] | None
-    if whole[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[") and not unfinished:
-        expected = slow_items(whole)
+    if content[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        kinds["array"] += 1
+        expected = None if unfinished else slow_items(whole)
         bad, place = 1 if expected is None else None, str(path)
     else:
         expected, bad = slow_reading(whole)

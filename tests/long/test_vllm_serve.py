@@ -84,7 +84,7 @@ async def answers(engine):
 
 
 def _as_parsed(answer):
-    """What the server's parser leaves: it drops what stands before a tag and does not say whether the last one came."""
+    """What the server's parser leaves: nothing before `<think>`, and perhaps not the `</think>` at the end."""
     text, *others = answer
     return text.rpartition("<think>")[2].removesuffix("</think>").strip(), *others
 
@@ -114,7 +114,10 @@ def test_vllm_serve_has_the_texts_of_the_engine_in_the_process(seed_model, tmp_p
     with vllm_server(model, "--max-model-len", str(LIMIT), *options) as url:
         description, made = asyncio.run(foreign(url))
         assert description == {"model": str(model), "max_model_len": LIMIT, "foreign": True}
+        if opens:
+            assert all(text.startswith("<think>\n") for text, reason, _ in made if reason != "prompt_too_long")
         compared = _as_parsed if opens else tuple
+        assert any(compared(one)[0] for one in made)
         assert [compared(one) for one in made] == [compared(one) for one in expected]
 
 
