@@ -16,9 +16,10 @@ pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --
 from cobalt import method
 from cobalt.engine import GenerationSettings
 from cobalt.engine.torch_policy import TorchPolicy
+from cobalt.episode import load_prompts
 from cobalt.judge import LocalJudge, RememberingJudge
 from cobalt.pocket import training
-from cobalt.pocket.dataset import draw_problems, to_records
+from cobalt.pocket.dataset import PROMPTS, draw_problems, to_records
 from cobalt.pocket.demonstrations import Demonstrator
 from cobalt.pocket.training import Recipe, train_seed_model
 from cobalt.problems.problem import Problem
@@ -39,7 +40,7 @@ DRAWN = [problem for problem in draw_problems("train", 80, 0, 0.0) if problem.ta
 
 def demonstrations(count, seed, *_):
     """First programs of the few problems, and repairs after one program, in turn."""
-    demonstrator = Demonstrator(random.Random(seed))
+    demonstrator = Demonstrator(random.Random(seed), 0.0, False, load_prompts(PROMPTS))
     for number in range(count):
         problem = DRAWN[number % len(DRAWN)]
         yield demonstrator.demonstrate(problem.task, problem.public, number // len(DRAWN) % 2)
