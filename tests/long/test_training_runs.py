@@ -181,6 +181,7 @@ def test_a_training_step_with_the_pages_data_loop_and_estimator(checkout, seed_m
         tmp_path / "run", "data.train_batch_size=4", "actor_rollout_ref.rollout.n=2",
         "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1", "data.max_response_length=96",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
         "trainer.total_training_steps=1", "trainer.save_freq=1",
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-3000:]
