@@ -378,10 +378,10 @@ def extraction_properties() -> list[Property]:
             split_thinking(thought + answer)
         # A tag between quotes, in a string or in a comment is only mentioned, and a program may stand between two tags.
         fences = re.search("`{3}|~{3}", thought)
-        told = "</think>" in answer or (fences and ("</think>" in thought or re.search("['\"]{3}", thought)))
-        told = told or re.search("['\"`#]", thought.rpartition("\n")[2])
-        kinds["told" if told else "plain"] += 1
-        if not told:
+        mentioned = "</think>" in answer or (fences and ("</think>" in thought or re.search("['\"]{3}", thought)))
+        mentioned = mentioned or re.search("['\"`#]", thought.rpartition("\n")[2])
+        kinds["mentioned" if mentioned else "plain"] += 1
+        if not mentioned:
             assert program == extract_code(answer.strip()), "the thinking decides the program"
         if "</think>" not in thought:
             assert program_of(f"<think>{thought}") is None, "cut off while thinking"
@@ -527,17 +527,17 @@ def _expect_reading(path: Path, content: bytes, unfinished: bool, kinds: Counter
     if content[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         kinds["array"] += 1
         expected = None if unfinished else slow_items(whole)
-        bad, place = 1 if expected is None else None, str(path)
+        bad, named = 1 if expected is None else None, str(path)
     else:
         expected, bad = slow_reading(whole)
-        place = f"{path}, line {bad}:"
+        named = f"{path}, line {bad}:"
     try:
         with quick():
             records = read_records(path, unfinished=unfinished)
     except UserError as error:
         kinds["refused"] += 1
         assert bad is not None, f"a good file is refused: {error}"
-        assert place in str(error), f"the first bad line is {bad}: {error}"
+        assert named in str(error), f"the first bad line is {bad}: {error}"
         return None
     kinds["read"] += 1
     assert bad is None, f"line {bad} is bad, and the file was read"
