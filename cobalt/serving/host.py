@@ -90,12 +90,12 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
         timeout_graceful_shutdown=int(_SECONDS_TO_END),
     )
     server = Server(config)
-    threading.Thread(target=_end_with_parent, args=(server, listener), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(name, server, listener), daemon=True).start()
     async with api.router.lifespan_context(api):
         await server.serve(sockets=[listener])
 
 
-def _end_with_parent(server: Any, listener: socket.socket) -> None:
+def _end_with_parent(name: str, server: Any, listener: socket.socket) -> None:
     """End this process when standard input ends: at once while the app starts, after its requests otherwise."""
     while os.read(0, 1024):
         pass
@@ -104,10 +104,14 @@ def _end_with_parent(server: Any, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
             path.parent.rmdir()
-    if not server.started:
-        os._exit(1)
-    server.should_exit = True
     signal.alarm(int(2 * _SECONDS_TO_END))  # whatever hangs, nothing is left
+    if server.started:
+        server.should_exit = True
+    elif name == "engine":
+        os._exit(1)  # vLLM's start cannot be interrupted
+    else:
+        # The judge closes its sandboxes: a bubblewrap that is killed before its users are mapped leaves its child.
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _api(name: str, settings: Mapping[str, Any]) -> Any:

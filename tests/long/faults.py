@@ -51,6 +51,7 @@ from watched import (
 from cobalt.episode.record import decode_responses, decode_results, decode_trajectories
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import Problem, TestSuite
+from cobalt.stage.app_process import AppProcess
 from cobalt.stage.cli import run_script, terminations_as_interrupts
 from cobalt.stage.errors import UserError
 from cobalt.stage.records import RecordFile, read_records
@@ -61,6 +62,8 @@ EARLY = 4
 """Number of records on the disk when a fault occurs."""
 KILLS = 4
 """How many times a part of a sandbox is killed in its row."""
+STARTS = 15
+"""How many times a judge that starts is ended in its row."""
 LONGEST_RUN = 240.0
 """Seconds that a command may take, with any outcome."""
 LONGEST_RESPONSE = 150.0
@@ -763,6 +766,25 @@ def stopped(number: signal.Signals, moments: tuple[float, ...], stage: Stage) ->
     return Outcome(f"{said}{left}", "the same command again", longest)
 
 
+def judge_that_starts(stage: Stage) -> Outcome:
+    """Have a judge end while its first sandbox starts, several times: bubblewrap is killed wherever it is."""
+    stage.shared.close()
+    longest = 0.0
+    for _ in range(STARTS):
+        with (stage.folder / "judge.stderr").open("w+b") as errors:
+            judge = AppProcess("judge", {"settings": JUDGE, "port": 0}, errors)
+            wait_until(
+                lambda: any("bwrap" in process.command for process in stage.own_processes()),
+                LONGEST_RESPONSE,
+                "the first sandbox",
+            )
+            began = time.monotonic()
+            judge.end(LONGEST_END)
+        stage.nothing_left()
+        longest = max(longest, time.monotonic() - began)
+    return Outcome("nothing", "by itself", longest)
+
+
 def temporary_folder(folder: Path, padding: int, stage: Stage) -> Outcome:
     """Fill /tmp or /dev/shm completely in the middle of the rollout, and make room when the command has ended."""
     stage.shared.close()
@@ -946,6 +968,7 @@ ROWS: dict[str, Row] = {
     "judge_url": Row("judge: one of two URLs killed", one_of_two_hosts),
     "judge_process": Row("judge in the command: one of its processes killed", one_of_two_processes),
     "judge_command": Row("judge in the command: the command killed", own_judge),
+    "judge_start": Row("judge: ended while its sandboxes start", judge_that_starts, long=True),
     "judge_host": Row("`cobalt.services`: the judge's host killed", partial(whole_part, HOST), long=True),
     "driver": Row("the rollout's script killed", driver),
     "result_disk": Row("disk of the results full", result_disk),

@@ -73,8 +73,7 @@ class CobaltTrainer(PPOTrainerSync):  # type: ignore[misc]  # veRL is not typed
         """
         opened_by_template(self.tokenizer, self.config)
         self._begin("weights to the engine")
-        loss = worker_loss(self.config)
-        if loss is not None:
+        if (loss := worker_loss(self.config)) is not None:
             self.actor_rollout_wg.set_loss_fn(loss)
         super().on_init_end()
 
