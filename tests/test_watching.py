@@ -91,7 +91,9 @@ REPEATED = {
 HANGS = """
 print("ValueError: no such layer")
 phase("step 3 of 16, sampling, 8 of 8 samples")
-phase("step 3 of 16, update, mini-batch 1, micro-batch 12 of 64")
+phase("step 3 of 16, update")
+print("(WorkerDict pid=8) [progress] step 3 of 16, update, mini-batch 1, micro-batch 12 of 64")
+print("(WorkerDict pid=8) [progress] step 3 of 16, log-probs, mini-batch 1, micro-batch 8 of 8")  # which was held back
 time.sleep(600)
 """
 

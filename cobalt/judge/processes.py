@@ -17,7 +17,7 @@ from cobalt.stage.app_process import AppProcess
 
 SANDBOXES_OF_A_PROCESS = 8
 
-_SECONDS_TO_END = 2.0  # then it is killed; its sandboxes end by themselves
+_SECONDS_TO_END = 5.0  # then it is killed; its sandboxes end by themselves, unless bubblewrap still starts them
 _LONGEST_FOLDER = 80  # a socket's path has at most 107 bytes
 _NO_LIMITS = {
     "max_tests": 10**9,

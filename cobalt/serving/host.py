@@ -32,7 +32,7 @@ _SECONDS_TO_END = 10.0  # for requests in flight when the process is to end
 
 
 def main() -> None:
-    """Serve one app until standard input ends; exit code 1 if it could not start."""
+    """Serve one app until standard input ends; exit code 1 if it could not start, 130 if it was ended before."""
     asked = json.loads(sys.stdin.readline())
     # What libraries print must not come between the lines of the answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
@@ -49,7 +49,7 @@ def main() -> None:
     except CobaltError as error:
         answer(error=str(error), mistake=isinstance(error, UserError))
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)
 
 
@@ -90,28 +90,37 @@ async def _serve(name: str, settings: Mapping[str, Any], listener: socket.socket
         timeout_graceful_shutdown=int(_SECONDS_TO_END),
     )
     server = Server(config)
-    threading.Thread(target=_end_with_parent, args=(name, server, listener), daemon=True).start()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def end() -> None:  # in the loop, so that `started` stays as it is
+        if server.started:
+            server.should_exit = True
+        else:
+            task.cancel()  # so that sandboxes are closed: bubblewrap leaves its child if it is killed while it starts
+
+    def end_with_parent() -> None:
+        _wait_for_parent(listener)
+        if name == "engine" and not server.started:
+            os._exit(1)  # the start of vLLM blocks the loop, and its processes end with this one
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(end)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     async with api.router.lifespan_context(api):
         await server.serve(sockets=[listener])
 
 
-def _end_with_parent(name: str, server: Any, listener: socket.socket) -> None:
-    """End this process when standard input ends: at once while the app starts, after its requests otherwise."""
+def _wait_for_parent(listener: socket.socket) -> None:
+    """Wait until standard input ends, by which the parent says that this process is to end, or has ended itself."""
     while os.read(0, 1024):
         pass
+    signal.alarm(int(2 * _SECONDS_TO_END))  # whatever hangs, nothing is left
     if listener.family == socket.AF_UNIX:  # its folder goes with the last socket, also of a parent that was killed
-        path = Path(listener.getsockname())
         with contextlib.suppress(OSError):
+            path = Path(listener.getsockname())
             path.unlink()
             path.parent.rmdir()
-    signal.alarm(int(2 * _SECONDS_TO_END))  # whatever hangs, nothing is left
-    if server.started:
-        server.should_exit = True
-    elif name == "engine":
-        os._exit(1)  # vLLM's start cannot be interrupted
-    else:
-        # The judge closes its sandboxes: a bubblewrap that is killed before its users are mapped leaves its child.
-        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _api(name: str, settings: Mapping[str, Any]) -> Any:

@@ -63,7 +63,7 @@ class JudgeService:
         await self._judge.__aenter__()
 
     async def close(self) -> None:
-        """End the sandboxes. Those of a host that is killed end by themselves."""
+        """End the sandboxes. Those of a host that is killed end by themselves, unless bubblewrap still starts them."""
         await self._judge.close()
 
     async def check_health(self) -> None:

@@ -90,7 +90,7 @@ class AppProcess:
             self.errors.truncate(0)
 
     def ask_to_end(self) -> None:
-        """Have the child end after the requests that it has, at once while it starts."""
+        """Have the child end after the requests that it has; while it starts, without having started."""
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 END_SECONDS = 15  # that the command has to end after SIGINT
 
 _ESCAPES = re.compile(rb"\x1b\[[0-9;]*m")
-_PHASE = re.compile(rb"\[progress\] (.+)")  # Ray puts the name of the process in front
+_PHASE = re.compile(rb"(\(WorkerDict )?.*\[progress\] (.+)")  # Ray puts the name of the process in front
 _WARNING = re.compile(r"\bWARN(ING)?\b|Warning\b|\[W\d{4}\b")  # of Python, Ray, veRL, vLLM and torch
 _ERROR = re.compile(r"\b(?!ChildFailed)\w*(Error|Exception)\b")  # torchrun adds a ChildFailedError to a rank's error
 
@@ -54,7 +54,7 @@ def watch(command: list[str], environment: dict[str, str], output: Path, hang_li
     """
     path, metrics = output / "train.log", output / METRICS
     reported = metrics.stat().st_size if metrics.exists() else 0
-    phases = {"start": None}  # in the order of their lines
+    phases = {"start": False}  # in the order of their lines: whether it is a worker's
     with path.open("ab") as log:
         begin = path.stat().st_size
         child = subprocess.Popen(
@@ -73,7 +73,7 @@ def watch(command: list[str], environment: dict[str, str], output: Path, hang_li
                     progress, progressed = (reported, len(phases)), time.monotonic()
                 elif time.monotonic() - progressed > hang_limit:
                     raise InfrastructureError(
-                        f"training hung ({list(phases)[-1]}) and was ended: no progress for {hang_limit:g} s"
+                        f"training hung ({_last_phase(phases)}) and was ended: no progress for {hang_limit:g} s"
                         f" (--hang_limit){_last_error(path, begin)}; the log is {path}"
                     )
         finally:
@@ -85,16 +85,23 @@ def watch(command: list[str], environment: dict[str, str], output: Path, hang_li
         return code if code >= 0 else 128 - code
 
 
-def _copy(stdout: IO[bytes], log: IO[bytes], phases: dict[str, None]) -> None:
+def _last_phase(phases: dict[str, bool]) -> str:
+    """The trainer's last phase, with the worker's counts if they are of this phase: a worker's line may be late."""
+    said = list(phases.items())  # at once, because another thread adds to them
+    of_trainer = [phase for phase, of_worker in said if not of_worker][-1]
+    return [phase for phase, _ in said if phase.startswith(of_trainer)][-1]
+
+
+def _copy(stdout: IO[bytes], log: IO[bytes], phases: dict[str, bool]) -> None:
     """Write each line into the log; add each phase that is not among the phases yet, and show it."""
     for line in stdout:
         plain = _ESCAPES.sub(b"", line)
         log.write(plain)
         log.flush()
         match = _PHASE.search(plain)
-        phase = match[1].decode("utf-8", "replace").strip() if match else ""
-        if phase and phase not in phases:
-            phases[phase] = None
+        phase = match[2].decode("utf-8", "replace").strip() if match else ""
+        if match and phase and phase not in phases:
+            phases[phase] = match[1] is not None
             logger.info("%s", phase)
 
 

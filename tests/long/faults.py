@@ -64,6 +64,8 @@ KILLS = 4
 """How many times a part of a sandbox is killed in its row."""
 STARTS = 15
 """How many times a judge that starts is ended in its row."""
+LONGEST_CLOSE = 10.0
+"""Seconds that a judge may take to end while it starts."""
 LONGEST_RUN = 240.0
 """Seconds that a command may take, with any outcome."""
 LONGEST_RESPONSE = 150.0
@@ -767,22 +769,26 @@ def stopped(number: signal.Signals, moments: tuple[float, ...], stage: Stage) ->
 
 
 def judge_that_starts(stage: Stage) -> Outcome:
-    """Have a judge end while its first sandbox starts, several times: bubblewrap is killed wherever it is."""
+    """Have a judge end while a sandbox starts, several times: bubblewrap is interrupted wherever it is."""
     stage.shared.close()
     longest = 0.0
-    for _ in range(STARTS):
+    for attempt in range(STARTS):
         with (stage.folder / "judge.stderr").open("w+b") as errors:
             judge = AppProcess("judge", {"settings": JUDGE, "port": 0}, errors)
-            wait_until(
-                lambda: any("bwrap" in process.command for process in stage.own_processes()),
-                LONGEST_RESPONSE,
-                "the first sandbox",
-            )
+            wait_until(partial(_bubblewraps, stage, attempt % 5 + 1, set()), LONGEST_RESPONSE, "a sandbox")
             began = time.monotonic()
             judge.end(LONGEST_END)
         stage.nothing_left()
         longest = max(longest, time.monotonic() - began)
+        if longest > LONGEST_CLOSE:
+            raise Broken(f"a judge that starts took {longest:.1f} s to end")
     return Outcome("nothing", "by itself", longest)
+
+
+def _bubblewraps(stage: Stage, count: int, seen: set[int]) -> bool:
+    """Whether bubblewrap had so many processes until now; a sandbox that has started has two."""
+    seen.update(process.pid for process in stage.own_processes() if "bwrap" in process.command)
+    return len(seen) >= count
 
 
 def temporary_folder(folder: Path, padding: int, stage: Stage) -> Outcome:

@@ -52,7 +52,6 @@ class _Counted(list[Any]):
         for number, micro_batch in enumerate(super().__iter__(), 1):
             add(f"mini-batch {_process().batches}, micro-batch {number} of {len(self)}")
             yield micro_batch
-        _process().changed.clear()  # a line that is printed after its phase would be taken for the phase of a hang
 
 
 def prepare_micro_batches(data: Any, *arguments: Any, **keywords: Any) -> Any:
