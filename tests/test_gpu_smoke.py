@@ -143,9 +143,14 @@ def test_the_check_fails_where_the_engine_samples_from_another_policy(study, tmp
 # --- the scripts
 
 
-def check(folder, nvidia_smi, flags):
-    """Run gpu_check.sh with an nvidia-smi of this text; returns how it ended, and what the other scripts were given."""
+def check(folder, nvidia_smi, flags, setup=""):
+    """Run gpu_check.sh with an nvidia-smi of this text; returns how it ended, and what the other scripts were given.
+
+    `setup` is what the set-up does, too.
+    """
     scripts_alone(folder)
+    with (folder / "scripts" / "setup.sh").open("a") as script:
+        script.write(setup)
     executable(folder / "bin" / "nvidia-smi", nvidia_smi)
     finished = subprocess.run(
         ["bash", str(folder / "scripts" / "gpu_check.sh"), *flags.split()],
@@ -169,7 +174,8 @@ SAMPLER = 'if [ "$1" = -L ]; then echo "GPU 0: X"; else echo $$ >sampler; echo "
 )
 def test_with_a_gpu_the_check_runs_the_profile_writes_a_page_and_ends_its_sampling(tmp_path, flags, folder, page):
     passed_on = flags.removesuffix(" out 3").split()
-    finished, log = check(tmp_path, SAMPLER, flags)
+    os.mkfifo(tmp_path / "sampler")
+    finished, log = check(tmp_path, SAMPLER, flags, setup="cat sampler >pid")
     assert finished.returncode == 0, finished.stderr
     output = folder.split()[0]
     assert log == [
@@ -177,9 +183,8 @@ def test_with_a_gpu_the_check_runs_the_profile_writes_a_page_and_ends_its_sampli
         " ".join(["-m studies.quickstart --profile gpu-smoke", *passed_on, folder]),
         f"-m studies.gpu_report {output} --memory_file {output}/gpu_memory.csv --output_file {page}",
     ]
-    if (tmp_path / "sampler").exists():  # it may be ended before it begins
-        with pytest.raises(ProcessLookupError):
-            os.kill(int((tmp_path / "sampler").read_text()), 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
     if "--gpus" in passed_on:
         assert str(study_of("a/b", gpus=4).folder) == output
 
