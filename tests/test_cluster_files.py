@@ -14,6 +14,7 @@ from support import ROOT, executable
 SCRIPTS = sorted([*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("scripts/**/*.sbatch")])
 RECORDER = """# Stands in for a container: notes each command, and what its processes would do.
 echo "$*" >> {folder}/commands
+trap 'echo "ended $*" >> {folder}/commands; kill $!; exit 143' TERM
 case "$*" in
   *"ray_cluster.sh start"*) echo "Ray runs at 10.0.0.1:21234, asks for the token" ;;
   # It waits for the nodes, as the real one does.
@@ -25,7 +26,6 @@ case "$*" in
   "the-command waits") ;;
   *) exit 0 ;;
 esac
-trap 'echo "ended $*" >> {folder}/commands; kill $!; exit 143' TERM
 sleep 600 &
 wait
 """
