@@ -106,7 +106,9 @@ class Command:
 
     def processes(self):
         """The processes that belong to the command, by id, with their command lines."""
-        self._below.update(map(psutil.Process, descendants(self.process.pid)))
+        for pid in descendants(self.process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._below.add(psutil.Process(pid))
         matches = {}
         for process in {*psutil.process_iter(), *self._below}:
             with contextlib.suppress(psutil.Error, OSError):

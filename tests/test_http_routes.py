@@ -169,7 +169,7 @@ HELD = 8
 
 
 async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered():
-    replica, answer, arrived = guard(100_000, max_body_seconds=0.3), asyncio.Event(), []
+    replica, answer, arrived = guard(100_000, max_body_seconds=1.0), asyncio.Event(), []
 
     async def hold(body=LARGE, declared=True):
         try:

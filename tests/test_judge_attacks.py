@@ -141,7 +141,7 @@ def test_search_of_memory_finds_what_is_there(lab):
 
 
 def test_concurrent_tests_have_their_own_session_group_and_autogroup(lab):
-    lab.send(["import time\ntime.sleep(1)\nprint('held')"] * 2)
+    lab.send(["import time\ntime.sleep(2)\nprint('held')"] * 2)
     try:
         tests = lab.tests(2)
         others = {pid: fact for pid, fact in lab.processes().items() if pid not in tests}

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import time
 
 import pytest
@@ -81,27 +82,23 @@ async def test_a_completion_has_text_and_tokens_and_a_request_what_the_model_tak
 
 
 async def test_retry_after_delays_all_requests():
-    with serve(failure(429, headers={"Retry-After": "2"}), answer()) as provider:
+    with serve(failure(429, headers={"Retry-After": "4"}), answer()) as provider:
         async with engine(provider) as one:
             first = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
             await until_asked(provider, 1)
-            await asyncio.sleep(1)
+            await asyncio.sleep(3)
             await one.generate(HELLO, SAMPLING, Call(1, 0))
             await first
-    assert all(later - provider.times[0] >= 2 for later in provider.times[1:])
-
-
-def slow(request):
-    time.sleep(0.5)
-    return answer("four", usage=(1, 1))
+    assert all(later - provider.times[0] >= 4 for later in provider.times[1:])
 
 
 async def test_requests_in_flight_are_bounded_over_problems_and_samples_together():
-    open_now, most = [], []
+    open_now, most, together = [], [], threading.Barrier(3, timeout=20)
 
     def counted(request):
         open_now.append(request)
         most.append(len(open_now))
+        together.wait()
         time.sleep(0.1)
         open_now.remove(request)
         return answer("four")
@@ -114,11 +111,18 @@ async def test_requests_in_flight_are_bounded_over_problems_and_samples_together
 
 
 async def test_at_the_end_of_a_run_answers_in_flight_are_kept_and_no_more_requests_are_made(tmp_path):
+    ended = threading.Event()
+
+    def slow(request):
+        ended.wait(20)
+        return answer("four", usage=(1, 1))
+
     async def run(provider, log):
         one = engine(provider, log, concurrent_requests=2, prompt_price=0, completion_price=1_000_000)
         async with one, asyncio.TaskGroup() as group:
             group.create_task(one.generate(HELLO, SAMPLING.model_copy(update={"n": 4}), Call(0, 0)))
             await until_asked(provider, 2)
+            ended.set()
             raise ServiceDown("as another part of the run raises it")
 
     with serve(slow) as provider, CallLog(tmp_path / "r.jsonl") as log:
@@ -268,7 +272,7 @@ async def test_each_answer_of_a_provider_is_retried_recorded_or_ends_the_run(
     result = tmp_path / "r.jsonl"
     rest = [] if end != RETRIED else [claude() if model == CLAUDE else answer("four")]
     with serve(answers, *rest) as provider, CallLog(result) as log:
-        one = engine(provider, log, monkeypatch, model, request_timeout=1 if answers == "hang" else 5)
+        one = engine(provider, log, monkeypatch, model, request_timeout=5)
         if isinstance(end, str):
             [completion] = await ask(one, LONG)
             assert completion.finish_reason == ("stop" if end == RETRIED else end)

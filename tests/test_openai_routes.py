@@ -123,10 +123,10 @@ def stuck(seed_model):
     return StuckEngine(seed_model)
 
 
-def stuck_api(engine, max_seconds=0.5):
+def stuck_api(engine):
     """An app with a token, a limit of 10,000 bytes, and a stop token of its own."""
     guard = Guard(HttpSettings(token=TOKEN, max_request_bytes=10_000), "X_")
-    routes = OpenAIRoutes(engine, ["m-12345678", "m"], [5], guard, max_completions=4, max_seconds=max_seconds)
+    routes = OpenAIRoutes(engine, ["m-12345678", "m"], [5], guard, max_completions=4, max_seconds=60)
     api = service_api(SimpleNamespace(open=AsyncMock(), close=AsyncMock()))
     api.post(CHAT)(routes.chat)
     api.get("/v1/models")(routes.models)
@@ -141,10 +141,18 @@ async def asked_of_stuck(engine, content=None, path=CHAT, headers=None, **fields
         return await client.request(method, path, content=body, headers=headers)
 
 
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.services
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, stream):
-    before = stuck.ended
+async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ended(stuck, stream, monkeypatch):
+    asked, before = len(stuck.asked), stuck.ended
+    loop, time = asyncio.get_running_loop(), asyncio.get_running_loop().time
+    monkeypatch.setattr(loop, "time", lambda: time() + 100 * (len(stuck.asked) > asked))  # once it generates
     answer = await asked_of_stuck(stuck, stream=stream)
     assert stuck.ended == before + 1
     assert answer.status_code == (200 if stream else 503)
@@ -156,7 +164,10 @@ async def test_a_request_that_takes_too_long_is_answered_and_its_generation_ende
 @pytest.mark.services
 async def test_the_engine_is_asked_for_openais_defaults_and_the_apps_stops(stuck):
     for extra, stops in (({}, [5]), ({"stop_token_ids": [7]}, [7, 5]), ({"ignore_eos": True}, [])):
-        await asked_of_stuck(stuck, **extra)
+        asked = len(stuck.asked)
+        request = asyncio.create_task(asked_of_stuck(stuck, **extra))
+        await until(lambda asked=asked: len(stuck.asked) > asked)
+        request.cancel()
         parameters = stuck.asked[-1]
         assert parameters.stop_token_ids == stops
         sampling = {name: getattr(parameters, name) for name in SAMPLING_DEFAULTS}
@@ -196,15 +207,12 @@ async def test_a_request_that_is_refused_never_reaches_the_engine(stuck):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_away_ends_its_generation(stuck, stream):
     asked, ended = len(stuck.asked), stuck.ended
-    async with served(stuck_api(stuck, max_seconds=60)) as url, httpx.AsyncClient(headers=SENT) as client:
+    async with served(stuck_api(stuck)) as url, httpx.AsyncClient(headers=SENT) as client:
         body = {"messages": GREETING, "stream": stream}
         request = asyncio.create_task(client.post(f"{url}{CHAT}", json=body))
-        async with asyncio.timeout(20):
-            while len(stuck.asked) == asked:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-            request.cancel()  # closes the connection
-            while stuck.ended == ended:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: len(stuck.asked) > asked)
+        request.cancel()  # closes the connection
+        await until(lambda: stuck.ended > ended)
 
 
 @pytest.fixture(scope="module")

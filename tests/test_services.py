@@ -178,7 +178,7 @@ def test_what_services_write_on_their_standard_error_is_rotated(tmp_path, monkey
     monkeypatch.setenv("PYTHONVERBOSE", "1")  # a line for each module, when it is imported and at the end
     monkeypatch.setattr(app_process, "LOG_BYTES", 10_000)
     monkeypatch.setattr(beside_services, "ROTATION_SECONDS", 0.1)
-    with started_servers(judge={"concurrency": "1"}) as servers, subprocess.Popen(["sleep", "1"]) as waited:
+    with started_servers(judge={"concurrency": "1"}) as servers, subprocess.Popen(["sleep", "3"]) as waited:
         assert beside_services.first_to_end(servers, os.pidfd_open(waited.pid)) is None
         [older] = tmp_path.glob("cobalt/logs/*/judge0.stderr.1")
         written = older.with_suffix("")

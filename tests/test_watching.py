@@ -1,5 +1,6 @@
 """A watched training run: its log, its messages, its end; it hangs when it has no new phase line and no new step."""
 
+import contextlib
 import os
 import re
 import sys
@@ -8,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from support import alive
 
 from cobalt.stage.errors import InfrastructureError
 from cobalt.training import watching
 from cobalt.training.configuration import process_environment
 from cobalt.training.watching import watch
 
-LIMIT = 1.5
+LIMIT = 5.0  # in which Python starts, on a busy machine as well
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 CHILD = """
@@ -37,9 +39,12 @@ def watched(folder, code, hang_limit=30.0):
 
 def survivors(folder):
     """The processes of TREE that do not end within a few seconds."""
-    pids = [int(pid) for pid in (folder / "pids").read_text().split() if psutil.pid_exists(int(pid))]
-    _, living = psutil.wait_procs(map(psutil.Process, pids), timeout=5)
-    return [process for process in living if process.status() != psutil.STATUS_ZOMBIE]
+    processes = []
+    for pid in (folder / "pids").read_text().split():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(int(pid)))
+    _, living = psutil.wait_procs(processes, timeout=5)
+    return [process for process in living if alive(process.pid)]
 
 
 # --- the child process
@@ -73,7 +78,7 @@ def test_the_error_that_is_reported_is_the_last_of_this_run_and_no_warning(tmp_p
 
 
 FOREVER = "while True:\n    {}\n    time.sleep(0.1)"
-GOES_ON = f"for n in range(6):\n    {{}}\n    time.sleep(0.4 * {LIMIT})"
+GOES_ON = f"for n in range(12):\n    {{}}\n    time.sleep(0.1 * {LIMIT})"
 PROGRESS = {
     "phases": "phase(f'step 1 of 2, update, mini-batch 1, micro-batch {n} of 9')",
     "phases after a bar": "print(f'Loading: {n}%|', end='\\r'); phase(f'step 1 of 2, sampling, {n} of 9 samples')",
@@ -121,7 +126,7 @@ def test_a_run_is_ended_if_it_repeats_itself_and_not_if_it_has_new_phase_lines_o
     if name in PROGRESS:
         assert said == 0
     else:
-        assert "--hang_limit" in str(said) and LIMIT < seconds < 15
+        assert "--hang_limit" in str(said) and LIMIT < seconds < 60
 
 
 def test_the_message_of_a_hang_names_the_phase_the_log_and_the_last_error(outcomes):
@@ -191,7 +196,7 @@ import time
 from cobalt_verl import progress
 progress.LINE_SECONDS = 1.0
 progress.begin("start")
-time.sleep(0.3)
+time.sleep(0.8)
 for count in range(500):
     progress.add(f"{count} of 500 samples")
 print(progress.begin("sampling", 3, 16))
@@ -201,7 +206,7 @@ for _ in range(30):
     progress.add("499 of 500 samples")
     time.sleep(0.1)
 progress.begin("update", 3, 16)
-time.sleep(0.5)
+time.sleep(2)
 """
     environment = os.environ | process_environment(tmp_path, on_cpu=True)
     assert watch([sys.executable, "-uc", code], environment, tmp_path, 100) == 0
