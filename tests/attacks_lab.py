@@ -61,6 +61,9 @@ class Lab:
         self._may_lack_cgroups = False
         self.folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="attacked-")))
         self.folder.chmod(0o755)
+        self.temporary = self.folder / "temporary"
+        self.temporary.mkdir()
+        self.temporary.chmod(0o777)
         self.secret = self.folder / "secret.txt"
         self.secret.write_text("secret", encoding="utf-8")
         self.server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -171,6 +174,7 @@ class Lab:
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
+            "TMPDIR": str(self.temporary),
             "PYTHONPATH": f"{sources}:{packages}",  # packages must be open to every user
             "JUDGE_TEST_SECRET": "secret",
         }

@@ -10,7 +10,7 @@ from chat_tokenizers import ARCHITECTURES, save_architecture, save_policy
 from outside import run_commands_for_imports
 from support import ROOT, refused_training, square_problem, write_lines
 
-pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from test_training import row, write_rows
 

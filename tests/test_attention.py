@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 torch = pytest.importorskip("torch", reason="veRL is not installed (scripts/setup.sh --profile none)")
-pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 import cobalt_verl
 from cobalt_verl.cpu.fork_server import SOCKET

@@ -224,11 +224,12 @@ def test_flood_leaves_the_judge_s_memory_flat(lab):
 
 
 def test_nothing_remains_after_a_judge_is_closed(lab):
-    def traces() -> tuple[set[int], set[str], set[Path], str]:
+    def traces() -> tuple[set[int], set[str], set[Path | str], str]:
         processes = {pid for pid, fact in lab.processes().items() if not fact["State"].startswith("Z")}
         open_files = {path.name for path in Path(f"/proc/{lab.pid}/fd").iterdir()}
-        left = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir() if "judge" in path.name}
-        left |= set(Path("/dev/shm").glob("sem.*")) | set(Path("/sys/fs/cgroup").rglob(f"*{lab.pid}*"))
+        shared = Path("/dev/shm")
+        left = {*lab.temporary.iterdir(), *shared.glob("*judge*"), *shared.glob("sem.left")}
+        left |= {name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if str(lab.pid) in name}
         return processes, open_files, left, Path(f"/proc/{lab.pid}/mountinfo").read_text(encoding="utf-8")
 
     lab.run("print('held')")  # what a first program loads stays

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support import ROOT, changed, composed
 
-pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from cobalt.stage.errors import UserError
 from cobalt.training import launch, machine, offline

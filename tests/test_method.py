@@ -12,7 +12,7 @@ import pytest
 from support import ROOT, composed, locked_folder, result_of, run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed (scripts/setup.sh --profile none)")
-pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from cobalt import method  # noqa: E402
 from cobalt.engine import GenerationSettings  # noqa: E402

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, locked_folder, write_lines
 
-pytest.importorskip("verl", reason="veRL is not installed (scripts/setup.sh --profile none)")
+pytest.importorskip("omegaconf", reason="veRL is not installed (scripts/setup.sh --profile none)")
 
 from cobalt.datasets.offline.judged import judged_groups
 from cobalt.datasets.offline.settings import JudgedSettings

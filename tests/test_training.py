@@ -397,28 +397,20 @@ def test_a_folder_of_another_configuration_without_metrics_or_of_another_run_is_
 # --- the scripts
 
 
-@pytest.mark.parametrize(
-    ("script", "flags", "printed"),
-    [
-        ("grpo_multi_turn", "--profile gpu-1 actor_rollout_ref.model.lora_rank=8", "adv_estimator: grpo|lora_rank: 8"),
-        ("verpo_mt", "--profile paper", "adv_estimator: verpo|default_agent_loop: multi_turn|turns: 4|stop: all_passed"
-         "|clip_ratio_high: 0.28|max_prompt_length: 10240"),
-    ],
-)  # fmt: skip
-def test_verl_itself_accepts_the_configuration_of_a_script_in_a_dry_run(world, tmp_path, script, flags, printed):
-    """`test_training_services.py` runs the script of single-turn training."""
-    rows = world / "episodes" if script.endswith("mt") else world
+def test_verl_itself_accepts_the_configuration_of_a_script_in_a_dry_run(world, tmp_path):
+    """`test_training_services.py` runs the script of single-turn training, `tests/long` that of Cobalt."""
     finished = subprocess.run(
-        ["bash", f"scripts/train_{script}.sh", "--data_dir", rows, "--model", world / "model", "--output_dir",
-         tmp_path / "o", "--print_config", *flags.split()],
+        ["bash", "scripts/train_verpo_mt.sh", "--data_dir", world / "episodes", "--model", world / "model",
+         "--output_dir", tmp_path / "o", "--print_config", "--profile", "paper", "actor_rollout_ref.model.lora_rank=8"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     said = " ".join(finished.stderr.split())
     assert all(part in said for part in ("prompts x", "attention: ", "reward: a response without thinking tags"))
     shown = {line.strip() for line in finished.stdout.splitlines()}
-    assert {*printed.split("|"), "require_thinking: false"} <= shown
-    if "pocket" not in flags and importlib.util.find_spec("flash_attn") is None:
+    printed = "adv_estimator: verpo|default_agent_loop: multi_turn|turns: 4|stop: all_passed|clip_ratio_high: 0.28"
+    assert {*printed.split("|"), "max_prompt_length: 10240", "lora_rank: 8", "require_thinking: false"} <= shown
+    if importlib.util.find_spec("flash_attn") is None:
         assert {"attn_implementation: sdpa", "external_lib: cobalt_verl.packed_sdpa"} <= shown
     assert not (tmp_path / "o").exists()
 

@@ -15,7 +15,6 @@ from support import run_ranks
 from test_method import make_batch, make_policy
 
 from cobalt.engine.torch_policy import TorchPolicy
-from cobalt_verl.reporting_worker import GROUP_SECONDS
 
 RANKS = 4
 
@@ -54,4 +53,6 @@ def test_an_update_takes_the_largest_micro_batches_first_and_keeps_its_loss(upda
 
 @pytest.mark.timeout(600)
 def test_ranks_wait_longer_for_each_other_than_a_slow_disk_takes(updated):
+    from cobalt_verl.reporting_worker import GROUP_SECONDS
+
     assert updated["limit"] == GROUP_SECONDS
