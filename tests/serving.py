@@ -16,6 +16,13 @@ from starlette.responses import JSONResponse
 from support import ROOT, descendants
 
 
+async def until(condition):
+    """Wait for something of which nobody tells."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 @contextlib.asynccontextmanager
 async def served(api, port=0):
     """The URL of an app for as long as the block runs; then its connections are cut."""

@@ -10,6 +10,7 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from serving import until
 
 from cobalt.judge.wire import JudgeRequest, values_of
 from cobalt.serving.http_guard import MOST_VALUES, Guard, Refused
@@ -180,20 +181,15 @@ async def test_a_replica_holds_a_bounded_number_of_bytes_until_it_has_answered()
             return refused.status_code
         return 200
 
-    async def until_arrived(count):
-        async with asyncio.timeout(20):
-            while len(arrived) < count:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-
     held = [asyncio.create_task(hold()) for _ in range(HELD)]
-    await until_arrived(HELD)
+    await until(lambda: len(arrived) >= HELD)
     assert [await hold(), await hold(declared=False)] == [503, 503]
     small = asyncio.create_task(hold(b"1"))
-    await until_arrived(HELD + 1)
+    await until(lambda: len(arrived) >= HELD + 1)
     waiting = asyncio.create_task(hold())
     await asyncio.sleep(0.05)
     held.pop().cancel()  # as where its client has gone
-    await until_arrived(HELD + 2)
+    await until(lambda: len(arrived) >= HELD + 2)
     answer.set()
     assert set(await asyncio.gather(small, waiting, *held)) == {200}
     assert {await hold(body) for body in [LARGE, b"{", b"[" * 99_000] * 2 * HELD} == {200, 400}

@@ -22,6 +22,7 @@ PASSED, WRONG, WAITING = VerdictKind.PASSED, VerdictKind.WRONG_ANSWER, VerdictKi
 FAT, LOUD = VerdictKind.MEMORY_LIMIT, VerdictKind.OUTPUT_LIMIT
 PROBE, SEARCH = attacks.SINGLE["probe"].code, attacks.SINGLE["search"].code
 SEARCH_FINDS_ITS_OWN = "['arena', 'block', 'heap']"
+LONG = SETTINGS | {"cpu_seconds": 9.0, "wall_seconds": 9.0}  # for the search of memory, on a busy machine as well
 ASSERTED = {"fn_name": "f", "asserts": True}
 
 # Attacks with cgroups are for `scripts/test_long.sh`.
@@ -122,11 +123,11 @@ def test_memory_holds_nothing_of_earlier_programs_and_tests(lab):
     check = "assert f(1) == 'output-of-another'  # " + "input-of-another output-of-another " * 200
     right = "def f(x): return 'output-of-' + 'b'.replace('b', 'another')"
     for _ in range(2):
-        lab.run(first, ("input-of-another\n" * 200, "b\n", "c\n"))
-        outcome = lab.run(SEARCH, ("input-of-another\n", "b\n", "c\n"), SEARCH_FINDS_ITS_OWN)
+        lab.run(first, ("input-of-another\n" * 200, "b\n", "c\n"), settings=LONG)
+        outcome = lab.run(SEARCH, ("input-of-another\n", "b\n", "c\n"), SEARCH_FINDS_ITS_OWN, settings=LONG)
         assert kinds(outcome) == (PASSED,) * 3, outcome.feedback
-        assert kinds(lab.run(right, ("f(1)",) * 2, check, **ASSERTED)) == (PASSED,) * 2
-        outcome = lab.run(SEARCH, ("b\n", "c\n"), SEARCH_FINDS_ITS_OWN)
+        assert kinds(lab.run(right, ("f(1)",) * 2, check, settings=LONG, **ASSERTED)) == (PASSED,) * 2
+        outcome = lab.run(SEARCH, ("b\n", "c\n"), SEARCH_FINDS_ITS_OWN, settings=LONG)
         assert kinds(outcome) == (PASSED,) * 2, outcome.feedback
 
 
@@ -136,7 +137,7 @@ def test_search_of_memory_finds_what_is_there(lab):
         "found, pages = set(), []",
         "left = bytearray(('tupni'[::-1] + '-of-' + 'another').encode() * 9)\nfound, pages = set(), []",
     )
-    outcome = lab.run(program, ("b\n",), "['arena', 'block', 'heap', 'input']")
+    outcome = lab.run(program, ("b\n",), "['arena', 'block', 'heap', 'input']", settings=LONG)
     assert kinds(outcome) == (PASSED,), outcome.feedback
 
 

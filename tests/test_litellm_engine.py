@@ -10,7 +10,7 @@ import time
 import pytest
 from outside import run_commands
 from provider import answer, failure, serve
-from serving import SIGNALS, running
+from serving import SIGNALS, running, until
 from support import ROOT, FakeJudge, needs_api, square_problem, write_lines
 
 from cobalt.engine import Call, GenerationSettings
@@ -43,12 +43,6 @@ def engine(provider, log=None, monkeypatch=None, model="", **settings):
         asked |= {"model_name": MODEL, "api_base": provider.url}
     credentials = Credentials({f"{name}_API_KEY": SECRET, "HF_TOKEN": ANOTHER})
     return LiteLLMEngine(ApiFlags(**asked | settings), credentials, log, longest_backoff=0.05)
-
-
-async def until_asked(provider, count):
-    async with asyncio.timeout(20):
-        while len(provider.requests) < count:  # noqa: ASYNC110 - the provider lives in threads
-            await asyncio.sleep(0.01)
 
 
 async def ask(engine, sampling=SAMPLING, call=Call(0, 0), conversation=HELLO):  # noqa: B008
@@ -85,7 +79,7 @@ async def test_retry_after_delays_all_requests():
     with serve(failure(429, headers={"Retry-After": "4"}), answer()) as provider:
         async with engine(provider) as one:
             first = asyncio.create_task(one.generate(HELLO, SAMPLING, Call(0, 0)))
-            await until_asked(provider, 1)
+            await until(lambda: len(provider.requests) >= 1)
             await asyncio.sleep(3)
             await one.generate(HELLO, SAMPLING, Call(1, 0))
             await first
@@ -121,7 +115,7 @@ async def test_at_the_end_of_a_run_answers_in_flight_are_kept_and_no_more_reques
         one = engine(provider, log, concurrent_requests=2, prompt_price=0, completion_price=1_000_000)
         async with one, asyncio.TaskGroup() as group:
             group.create_task(one.generate(HELLO, SAMPLING.model_copy(update={"n": 4}), Call(0, 0)))
-            await until_asked(provider, 2)
+            await until(lambda: len(provider.requests) >= 2)
             ended.set()
             raise ServiceDown("as another part of the run raises it")
 

@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock
 import httpx
 import huggingface_hub.constants
 import pytest
-from serving import served
+from serving import served, until
 from support import ROOT, needs_api
 
 from cobalt.engine import vllm_settings
@@ -139,12 +139,6 @@ async def asked_of_stuck(engine, content=None, path=CHAT, headers=None, **fields
     transport, method = httpx.ASGITransport(app=stuck_api(engine)), "POST" if path == CHAT else "GET"
     async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=SENT) as client:
         return await client.request(method, path, content=body, headers=headers)
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.services

@@ -5,7 +5,7 @@ import contextlib
 import time
 
 import pytest
-from serving import Scripted, free_ports, served
+from serving import Scripted, free_ports, served, until
 
 from cobalt.stage import servers as stage_servers
 from cobalt.stage.errors import InfrastructureError, ServiceDown, UserError
@@ -45,8 +45,7 @@ async def test_a_request_goes_to_the_server_with_the_fewest_open_requests():
     slow.gate.clear()
     async with served(slow) as one, served(fast) as two, pool(one, two) as servers:
         held = asyncio.create_task(servers.post("/", b"{}"))
-        while not slow.requests:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: slow.requests)
         for _ in range(5):
             await servers.post("/", b"{}")
         assert (len(slow.requests), len(fast.requests)) == (1, 5)

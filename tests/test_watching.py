@@ -1,13 +1,11 @@
 """A watched training run: its log, its messages, its end; it hangs when it has no new phase line and no new step."""
 
-import contextlib
 import os
 import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 from support import alive
 
@@ -39,12 +37,10 @@ def watched(folder, code, hang_limit=30.0):
 
 def survivors(folder):
     """The processes of TREE that do not end within a few seconds."""
-    processes = []
-    for pid in (folder / "pids").read_text().split():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            processes.append(psutil.Process(int(pid)))
-    _, living = psutil.wait_procs(processes, timeout=5)
-    return [process for process in living if alive(process.pid)]
+    pids, deadline = [*map(int, (folder / "pids").read_text().split())], time.monotonic() + 5
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [pid for pid in pids if alive(pid)]
 
 
 # --- the child process
