@@ -144,10 +144,7 @@ def test_the_check_fails_where_the_engine_samples_from_another_policy(study, tmp
 
 
 def check(folder, nvidia_smi, flags, setup=""):
-    """Run gpu_check.sh with an nvidia-smi of this text; returns how it ended, and what the other scripts were given.
-
-    `setup` is what the set-up does, too.
-    """
+    """How gpu_check.sh ends with this nvidia-smi and more in the set-up, and what the other scripts are given."""
     scripts_alone(folder)
     with (folder / "scripts" / "setup.sh").open("a") as script:
         script.write(setup)

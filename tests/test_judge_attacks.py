@@ -229,7 +229,7 @@ def test_nothing_remains_after_a_judge_is_closed(lab):
         processes = {pid for pid, fact in lab.processes().items() if not fact["State"].startswith("Z")}
         open_files = {path.name for path in Path(f"/proc/{lab.pid}/fd").iterdir()}
         shared = Path("/dev/shm")
-        left = {*lab.temporary.iterdir(), *shared.glob("*judge*"), *shared.glob("sem.left")}
+        left = {*lab.temporary.iterdir(), *shared.glob("*judge*"), *shared.glob("sem.*")}
         left |= {name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if str(lab.pid) in name}
         return processes, open_files, left, Path(f"/proc/{lab.pid}/mountinfo").read_text(encoding="utf-8")
 

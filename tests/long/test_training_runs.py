@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # pytest has only 
 
 from support import ROOT, trajectory_record, write_lines
 from test_extending import checkout, in_checkout, write_contest
+from test_training import printed, world
 from test_training_services import (
     TWO_STEPS,
     check_step,
@@ -38,7 +39,7 @@ from cobalt.selection.verl_rows import (
     convert_single_turn,
 )
 
-__all__ = ["checkout", "ft", "rows"]  # fixtures
+__all__ = ["checkout", "ft", "rows", "world"]  # fixtures
 
 pytestmark = [
     pytest.mark.services,
@@ -188,3 +189,8 @@ def test_a_training_step_with_the_pages_data_loop_and_estimator(checkout, seed_m
     metrics = [json.loads(line)["metrics"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert metrics[1]["critic/rewards/mean"] <= 1
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_verl_accepts_a_run_on_one_gpu_with_an_adapter(world, tmp_path):
+    shown = printed(world, tmp_path, "grpo_multi_turn", "--profile", "gpu-1", "actor_rollout_ref.model.lora_rank=8")
+    assert {"adv_estimator: grpo", "lora_rank: 8"} <= shown
