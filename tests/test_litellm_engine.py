@@ -113,11 +113,14 @@ async def test_at_the_end_of_a_run_answers_in_flight_are_kept_and_no_more_reques
 
     async def run(provider, log):
         one = engine(provider, log, concurrent_requests=2, prompt_price=0, completion_price=1_000_000)
-        async with one, asyncio.TaskGroup() as group:
-            group.create_task(one.generate(HELLO, SAMPLING.model_copy(update={"n": 4}), Call(0, 0)))
-            await until(lambda: len(provider.requests) >= 2)
-            ended.set()
-            raise ServiceDown("as another part of the run raises it")
+        async with one:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(one.generate(HELLO, SAMPLING.model_copy(update={"n": 4}), Call(0, 0)))
+                    await until(lambda: len(provider.requests) >= 2)
+                    raise ServiceDown("as another part of the run raises it")
+            finally:  # the loop's next turn comes when the engine's end waits for its requests
+                asyncio.get_running_loop().call_soon(ended.set)
 
     with serve(slow) as provider, CallLog(tmp_path / "r.jsonl") as log:
         with pytest.raises(ExceptionGroup):
