@@ -172,7 +172,7 @@ SAMPLER = 'if [ "$1" = -L ]; then echo "GPU 0: X"; else echo $$ >sampler; echo "
 def test_with_a_gpu_the_check_runs_the_profile_writes_a_page_and_ends_its_sampling(tmp_path, flags, folder, page):
     passed_on = flags.removesuffix(" out 3").split()
     os.mkfifo(tmp_path / "sampler")
-    finished, log = check(tmp_path, SAMPLER, flags, setup="cat sampler >pid")
+    finished, log = check(tmp_path, SAMPLER, flags, setup="timeout 30 cat sampler >pid")
     assert finished.returncode == 0, finished.stderr
     output = folder.split()[0]
     assert log == [

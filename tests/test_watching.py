@@ -192,7 +192,7 @@ import time
 from cobalt_verl import progress
 progress.LINE_SECONDS = 1.0
 progress.begin("start")
-time.sleep(0.8)
+time.sleep(0.5)
 for count in range(500):
     progress.add(f"{count} of 500 samples")
 print(progress.begin("sampling", 3, 16))
