@@ -107,10 +107,6 @@ async def test_requests_in_flight_are_bounded_over_problems_and_samples_together
 async def test_at_the_end_of_a_run_answers_in_flight_are_kept_and_no_more_requests_are_made(tmp_path):
     ended = threading.Event()
 
-    def slow(request):
-        ended.wait(20)
-        return answer("four", usage=(1, 1))
-
     async def run(provider, log):
         one = engine(provider, log, concurrent_requests=2, prompt_price=0, completion_price=1_000_000)
         async with one:
@@ -122,7 +118,7 @@ async def test_at_the_end_of_a_run_answers_in_flight_are_kept_and_no_more_reques
             finally:  # the loop's next turn comes when the engine's end waits for its requests
                 asyncio.get_running_loop().call_soon(ended.set)
 
-    with serve(slow) as provider, CallLog(tmp_path / "r.jsonl") as log:
+    with serve(lambda _: ended.wait(20) and answer(usage=(1, 1))) as provider, CallLog(tmp_path / "r.jsonl") as log:
         with pytest.raises(ExceptionGroup):
             await run(provider, log)
         assert (len(provider.requests), log.spent) == (2, 2)
