@@ -266,11 +266,11 @@ def test_ray_counts_the_cpus_that_verl_reserves_and_one_for_the_controller(monke
     ranks = nodes * cpus(manager.resource_pool_dict["global_pool"].get_placement_groups)  # one group for each node
     units = cpus(queue.get_placement_group, config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
     monkeypatch.setattr(machine, "visible_gpus", lambda: [80 * GIB] * 16)
-    monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
+    monkeypatch.setattr(machine, "RUN_SOCKET", f"\0cobalt-test-{os.getpid()}")
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     monkeypatch.setattr(launch, "private_ray", lambda num_cpus, **_: ask([{"CPU": num_cpus}]))
     # TransferQueue's controller, one that actors may start on
-    assert cpus(launch._ray(config).__enter__) == max(16, ranks + units + 2)
+    assert cpus(launch.ray_of_run(config).__enter__) == max(16, ranks + units + 2)
 
 
 def test_transfer_queue_keeps_its_storage_where_the_gpus_are(monkeypatch):
@@ -297,26 +297,26 @@ def test_shared_memory_is_for_objects_and_on_a_cpu_for_weights():
 
 
 def test_fewer_gpus_than_the_run_asks_for_are_refused_before_ray_starts():
-    with pytest.raises(UserError, match="asks for 3 GPUs"), launch._ray(config_of("trainer.n_gpus_per_node=3")):
+    with pytest.raises(UserError, match="asks for 3 GPUs"), launch.ray_of_run(config_of("trainer.n_gpus_per_node=3")):
         pass
 
 
 def test_a_second_run_with_a_ray_of_its_own_is_refused_until_the_first_has_ended_however_it_ends(monkeypatch):
-    monkeypatch.setattr(machine, "_ADDRESS", f"\0cobalt-test-{os.getpid()}")
+    monkeypatch.setattr(machine, "RUN_SOCKET", f"\0cobalt-test-{os.getpid()}")
     monkeypatch.setattr(launch, "private_ray", lambda **_: contextlib.nullcontext({"RAY_ADDRESS": "own"}))
     code = f"""
 import sys
 from cobalt.training import machine
-machine._ADDRESS = {machine._ADDRESS!r}
+machine.RUN_SOCKET = {machine.RUN_SOCKET!r}
 with machine.alone():
     print("held", flush=True)
     sys.stdin.read()
 """
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"held\n"
-        with pytest.raises(UserError, match="another training run"), launch._ray(config_of(scale="pocket")):
+        with pytest.raises(UserError, match="another training run"), launch.ray_of_run(config_of(scale="pocket")):
             pass
         first.kill()
     for _ in range(2):
-        with launch._ray(config_of(scale="pocket")) as addresses:
+        with launch.ray_of_run(config_of(scale="pocket")) as addresses:
             assert addresses == {"RAY_ADDRESS": "own"}

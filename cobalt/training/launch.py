@@ -133,7 +133,7 @@ def verl_driver(config: Any, output: Path, start: run_folder.Start) -> Iterator[
     everywhere = configuration.node_environment(variables, os.environ)
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", everywhere, force_add=True)
     OmegaConf.save(config, output / "config.yaml")
-    with worker_python(config, variables, output / "train.log") as python, _ray(config) as ray:
+    with worker_python(config, variables, output / "train.log") as python, ray_of_run(config) as ray:
         yield ["cobalt_verl.main", str(output / "config.yaml")], variables | ray | python
 
 
@@ -162,7 +162,7 @@ def worker_python(config: Any, variables: Mapping[str, str], log: Path) -> Itera
 
 
 @contextlib.contextmanager
-def _ray(config: Any) -> Iterator[dict[str, str]]:
+def ray_of_run(config: Any) -> Iterator[dict[str, str]]:
     """The Ray of the run: the user's cluster or a private one; yields the variables that lead to it."""
     if named_cluster():
         prepare_to_join(named_cluster())  # which sets variables of this process

@@ -19,7 +19,7 @@ import psutil
 from cobalt.stage.errors import UserError
 from cobalt.training.cluster import named_cluster
 
-_ADDRESS = "\0cobalt-training"
+RUN_SOCKET = "\0cobalt-training"
 """An abstract socket, which one process of a machine can hold, and which is free again however that process ends."""
 
 _FEWEST_BYTES = 2**30  # of Ray's object store
@@ -87,7 +87,7 @@ def alone() -> Iterator[None]:
     """
     with socket.socket(socket.AF_UNIX) as held:
         try:
-            held.bind(_ADDRESS)
+            held.bind(RUN_SOCKET)
         except OSError:
             raise UserError(
                 "another training run is under way on this machine, and veRL cannot keep the weights of the two apart:"

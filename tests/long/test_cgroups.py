@@ -50,13 +50,23 @@ LAYOUTS = {
 }
 
 
+def kernel_shows(files, monkeypatch):
+    """Let files of /proc/self have these lines, apart by "|"."""
+    read = Path.read_text
+
+    def read_text(path, *arguments, **options):
+        shown = files.get(path.name) if path.parent == Path("/proc/self") else None
+        return read(path, *arguments, **options) if shown is None else shown.replace("|", "\n")
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_own_cgroup_is_found(name, monkeypatch):
     own, mounts, expected = LAYOUTS[name]
-    lines = {"/proc/self/cgroup": own, "/proc/self/mountinfo": mounts}
-    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)].split("|"))
+    kernel_shows({"cgroup": own, "mountinfo": mounts}, monkeypatch)
     for controller, folder in expected.items():
-        assert cgroups._own_cgroup(controller) == (Path(folder) if folder else None)
+        assert cgroups.own_cgroup(controller) == (Path(folder) if folder else None)
 
 
 @pytest.fixture
@@ -73,9 +83,10 @@ def made(parent):
 def test_limits_leave_room_for_the_sandbox_itself(made, parent):
     for memory, processes in ((100, 16), (300, 16), (200, 20)):
         made.limit(memory * MIB, processes)
-    name = "memory.max" if parent.version == 2 else "memory.limit_in_bytes"
-    assert int((made._memory / name).read_text()) == 200 * MIB + OVERHEAD_BYTES
-    assert int((made._pids / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
+    [name] = set(left(parent))
+    memory = parent.memory / name / ("memory.max" if parent.version == 2 else "memory.limit_in_bytes")
+    assert int(memory.read_text()) == 200 * MIB + OVERHEAD_BYTES
+    assert int((parent.pids / name / "pids.max").read_text()) == 20 + OVERHEAD_PROCESSES
 
 
 HOARD = "import sys; sys.stdin.read(1); x = bytearray(200 << 20); print(len(x))"
@@ -113,8 +124,8 @@ def test_under_v2_a_process_alone_in_its_cgroup_makes_cgroups_beside_the_child_i
         (folder / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n")
         (folder / "cgroup.controllers").write_text("cpu memory pids" if folder == own else "")
 
-    lines = {"/proc/self/cgroup": ["0::/user"], "/proc/self/mountinfo": [f"30 23 0:26 / {tmp_path} rw - {V2} rw"]}
-    monkeypatch.setattr(cgroups, "_read_lines", lambda path: lines[str(path)])
+    shown = {"cgroup": "0::/user", "mountinfo": f"30 23 0:26 / {tmp_path} rw - {V2} rw"}
+    kernel_shows(shown, monkeypatch)
     monkeypatch.setattr(Path, "mkdir", mkdir)
     own.mkdir()
     for others, entered in (("1\n", False), ("", True)):
@@ -122,7 +133,7 @@ def test_under_v2_a_process_alone_in_its_cgroup_makes_cgroups_beside_the_child_i
         assert cgroups.enter_delegated() is entered
     assert (own / "cobalt-supervisor" / "cgroup.procs").read_text() == str(os.getpid())
     assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
-    lines["/proc/self/cgroup"] = ["0::/user/cobalt-supervisor"]
+    shown["cgroup"] = "0::/user/cobalt-supervisor"
     assert not cgroups.enter_delegated()
     monkeypatch.setattr(Path, "rmdir", shutil.rmtree)  # the kernel removes the files, too
     (own / "cgroup.subtree_control").write_text("")
@@ -167,17 +178,19 @@ class OneKill:
     """A cgroup in which the kernel has ended one process."""
 
     kills = staticmethod(itertools.repeat(1).__next__)
-    limit = raise_to = remove = staticmethod(lambda *_: None)
+    add = limit = raise_to = remove = staticmethod(lambda *_: None)
 
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "while True: pass", "print('x' * 9999999)", ""])
-async def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(code):
+async def test_a_program_of_which_the_kernel_has_ended_a_process_is_over_its_memory_limit_however_it_ends(
+    code, monkeypatch
+):
     """On a busy machine the kernel is faster than the judge's check, and the other processes reach another limit."""
     limits = JudgeSettings(cpu_seconds=1, wall_seconds=1, output_bytes=1 << 20)
-    sandbox = Sandbox(limits)
+    monkeypatch.setattr("cobalt.judge.sandbox.sandbox.SandboxCgroup", lambda parent: OneKill())
+    sandbox = Sandbox(limits, CgroupParent(2, Path(), Path()))
     await sandbox.start()
-    sandbox._cgroup = OneKill()
     try:
         around = around_program(TestSuite((), ()), limits)
         async with sandbox.program(code.encode(), limits, around) as failure:

@@ -123,7 +123,7 @@ def enter_delegated() -> bool:
 
     Under v2 a cgroup that has processes cannot have children with controllers.
     """
-    own = _own_cgroup(None)
+    own = own_cgroup(None)
     if own is None or own.name == _SUPERVISOR:
         return False
     try:
@@ -141,11 +141,11 @@ def enter_delegated() -> bool:
 def _candidates() -> list[CgroupParent]:
     """Possible parents in order of preference; only a trial shows whether one is usable."""
     parents = []
-    own = _own_cgroup(None)
+    own = own_cgroup(None)
     if own is not None:
         # The parent, because the processes of a delegated cgroup have moved into a child of it.
         parents += [CgroupParent(2, folder, folder) for folder in (own, own.parent) if _gives_controllers(folder, own)]
-    memory, pids = _own_cgroup("memory"), _own_cgroup("pids")
+    memory, pids = own_cgroup("memory"), own_cgroup("pids")
     if memory is not None and pids is not None:
         parents.append(CgroupParent(1, memory, pids))
     return parents
@@ -164,7 +164,7 @@ def _gives_controllers(folder: Path, own: Path) -> bool:
     return False
 
 
-def _own_cgroup(controller: str | None) -> Path | None:
+def own_cgroup(controller: str | None) -> Path | None:
     """The folder of this process's cgroup: in the v1 hierarchy of `controller`, or for None in the v2 hierarchy."""
     path = None
     for line in _read_lines(Path("/proc/self/cgroup")):
