@@ -436,7 +436,7 @@ def test_the_keyboard_reaches_everything(page):
     browser.evaluate("byId('help').close(); document.querySelector('.grid button[tabindex=\"0\"]').focus()")
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # there is no third sample
         browser.press(key)
-    assert browser.evaluate("document.activeElement.dataset.place") == "0,1,1"
+    assert browser.evaluate("document.activeElement.dataset.cell") == "0,1,1"
 
 
 @pytest.mark.parametrize(

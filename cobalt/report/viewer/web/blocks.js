@@ -24,7 +24,7 @@ async function decode(id) {
   if (!block) throw new Error("the data block is missing");
   const characters = atob(block.textContent);
   const bytes = new Uint8Array(characters.length);
-  for (let place = 0; place < bytes.length; place++) bytes[place] = characters.charCodeAt(place);
+  for (let offset = 0; offset < bytes.length; offset++) bytes[offset] = characters.charCodeAt(offset);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }

@@ -16,12 +16,12 @@ function wordMarks(before, after) {
   const parts = Diff.diffWordsWithSpace(before, after, { timeout: WORDS_TIMEOUT });
   if (!parts || !parts.some(({ added, removed, value }) => !added && !removed && /\w/.test(value))) return [[], []];
   const marks = [[], []];
-  const place = [0, 0];
+  const offsets = [0, 0];
   for (const { added, removed, value } of parts) {
-    if (removed) marks[0].push([place[0], place[0] + value.length, "b"]);
-    if (added) marks[1].push([place[1], place[1] + value.length, "b"]);
-    if (!added) place[0] += value.length;
-    if (!removed) place[1] += value.length;
+    if (removed) marks[0].push([offsets[0], offsets[0] + value.length, "b"]);
+    if (added) marks[1].push([offsets[1], offsets[1] + value.length, "b"]);
+    if (!added) offsets[0] += value.length;
+    if (!removed) offsets[1] += value.length;
   }
   return marks;
 }
@@ -48,8 +48,8 @@ function drawChanges(before, after) {
   const [old, now] = [tokensByLine(before), tokensByLine(after)];
   const marks = marksOf(lines);
   const near = lines.map(() => false);
-  lines.forEach(([sign], place) => {
-    if (sign !== " ") near.fill(true, Math.max(0, place - CONTEXT), place + CONTEXT + 1);
+  lines.forEach(([sign], lineIndex) => {
+    if (sign !== " ") near.fill(true, Math.max(0, lineIndex - CONTEXT), lineIndex + CONTEXT + 1);
   });
   const block = make("div", { class: "diff code" });
   let [oldNumber, newNumber, skipped] = [0, 0, 0];
@@ -57,19 +57,19 @@ function drawChanges(before, after) {
     if (skipped > 0) block.append(make("span", { class: "skipped" }, `${count(skipped, "line")} unchanged`));
     skipped = 0;
   };
-  lines.forEach(([sign], place) => {
+  lines.forEach(([sign], lineIndex) => {
     if (sign !== "+") oldNumber++;
     if (sign !== "-") newNumber++;
-    if (!near[place]) {
+    if (!near[lineIndex]) {
       skipped++;
       return;
     }
     flush();
     const tokens = sign === "-" ? old[oldNumber - 1] : now[newNumber - 1];
-    const found = hitMarks(tokens);
+    const searchMarks = hitMarks(tokens);
     const numbers = { "data-number": sign === "+" ? "" : oldNumber, "data-new": sign === "-" ? "" : newNumber };
     block.append(make({ "-": "del", "+": "ins", " ": "span" }[sign], { class: "line", ...numbers }, `${sign} `,
-      ...drawLine(tokens, found.length > 0 ? found : marks[place])));
+      ...drawLine(tokens, searchMarks.length > 0 ? searchMarks : marks[lineIndex])));
   });
   flush();
   return block;

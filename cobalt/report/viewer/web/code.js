@@ -53,13 +53,13 @@ hljs.configure({ __emitter: Tokens });
 function tokensByLine(program) {
   let tokens = [[program, undefined]];
   if (program.length <= MAX_HIGHLIGHTED) {
-    const found = hljs.highlight(program, { language: "python", ignoreIllegals: true })._emitter.tokens;
-    if (found.map(([text]) => text).join("") === program) tokens = found;
+    const highlighted = hljs.highlight(program, { language: "python", ignoreIllegals: true })._emitter.tokens;
+    if (highlighted.map(([text]) => text).join("") === program) tokens = highlighted;
   }
   const lines = [[]];
   for (const [text, name] of tokens) {
-    text.split("\n").forEach((part, place) => {
-      if (place > 0) lines.push([]);
+    text.split("\n").forEach((part, lineIndex) => {
+      if (lineIndex > 0) lines.push([]);
       if (part !== "") lines.at(-1).push([part, name]);
     });
   }
@@ -70,25 +70,25 @@ function tokensByLine(program) {
 function drawLine(tokens, marks = []) {
   const nodes = [];
   const queue = [...marks];
-  let place = 0;
+  let offset = 0;
   let open = null;
   for (const [text, name] of tokens) {
-    let rest = text;
-    while (rest !== "") {
-      while (queue.length > 0 && queue[0][1] <= place) {
+    let remaining = text;
+    while (remaining !== "") {
+      while (queue.length > 0 && queue[0][1] <= offset) {
         queue.shift();
         open = null;
       }
       const [start, end, tag] = queue[0] ?? [Infinity, Infinity, ""];
-      const within = place >= start;
-      const part = rest.slice(0, (within ? end : start) - place);
+      const within = offset >= start;
+      const part = remaining.slice(0, (within ? end : start) - offset);
       const node = name ? make("span", { class: `code-${name}` }, part) : part;
       if (within) {
         if (open === null) nodes.push(open = make(tag));
         open.append(node);
       } else nodes.push(node);
-      place += part.length;
-      rest = rest.slice(part.length);
+      offset += part.length;
+      remaining = remaining.slice(part.length);
     }
   }
   return nodes;
@@ -103,6 +103,6 @@ function hitMarks(tokens) {
 }
 
 function drawProgram(program) {
-  return make("pre", { class: "code" }, ...tokensByLine(program).map((tokens, place) => (
-    make("span", { class: "line", "data-number": place + 1 }, ...drawLine(tokens, hitMarks(tokens))))));
+  return make("pre", { class: "code" }, ...tokensByLine(program).map((tokens, lineIndex) => (
+    make("span", { class: "line", "data-number": lineIndex + 1 }, ...drawLine(tokens, hitMarks(tokens))))));
 }

@@ -37,8 +37,8 @@ function stack(curves) {
   }) }));
 }
 
-function drawFigure({ title, unit, stacked, curves: given }, steps, showers, showAll) {
-  const curves = stacked ? stack(given) : given.map((curve) => ({ ...curve, drawn: curve.points }));
+function drawFigure({ title, unit, stacked, curves: series }, steps, showers, showAll) {
+  const curves = stacked ? stack(series) : series.map((curve) => ({ ...curve, drawn: curve.points }));
   const { width, height, left, right, top, bottom } = SIZE;
   const [first, last] = [steps[0], steps.at(-1)];
   const [low, high, tick] = rangeOf(curves.map(({ drawn }) => drawn), stacked);
@@ -57,25 +57,25 @@ function drawFigure({ title, unit, stacked, curves: given }, steps, showers, sho
   nodes.push(label((left + width - right) / 2, height - 5, "step"));
   const half = Math.max(0.4, ((last - first < 60 ? 0.45 : 0.5) * (width - left - right)) / (last - first + 1));
   const bar = ([step, value, below]) => `M${(x(step) - half).toFixed(1)} ${y(below).toFixed(1)}V${y(value).toFixed(1)}h${2 * half}V${y(below).toFixed(1)}Z`;
-  const rows = curves.map(({ name, points, drawn }, place) => {
-    nodes.push(makeSvg("path", stacked ? { class: `area series-${place}`, d: drawn.map(bar).join("") } : { class: `line series-${place}${points.length > 150 ? " dense" : ""}`,
+  const rows = curves.map(({ name, points, drawn }, slot) => {
+    nodes.push(makeSvg("path", stacked ? { class: `area series-${slot}`, d: drawn.map(bar).join("") } : { class: `line series-${slot}${points.length > 150 ? " dense" : ""}`,
       d: `M${drawn.map(([step, value]) => `${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}` }));
     if (!stacked && points.length <= 40) {
-      for (const [step, value] of points) nodes.push(makeSvg("circle", { class: `dot series-${place}`, cx: x(step), cy: y(value), r: 2.4 }));
+      for (const [step, value] of points) nodes.push(makeSvg("circle", { class: `dot series-${slot}`, cx: x(step), cy: y(value), r: 2.4 }));
     }
     const number = make("b");
     const swatch = makeSvg("svg", { viewBox: "0 0 18 8", "aria-hidden": "true" }, stacked
-      ? makeSvg("rect", { width: 18, height: 8, class: `area series-${place}` })
-      : makeSvg("path", { d: "M0 4H18", class: `line series-${place}` }));
+      ? makeSvg("rect", { width: 18, height: 8, class: `area series-${slot}` })
+      : makeSvg("path", { d: "M0 4H18", class: `line series-${slot}` }));
     return { points: new Map(points), end: points.at(-1), number, row: make("li", {}, swatch, ` ${name} `, number) };
   });
   const cursor = makeSvg("path", { class: "cursor", visibility: "hidden" });
-  const which = make("li");
+  const stepRow = make("li");
   // The values at a step; null: each curve's last one.
   showers.push((step) => {
     cursor.setAttribute("visibility", step === null ? "hidden" : "visible");
     if (step !== null) cursor.setAttribute("d", `M${x(step)} ${top}V${bottom}`);
-    which.textContent = step === null ? "last" : `step ${step.toLocaleString("en")}`;
+    stepRow.textContent = step === null ? "last" : `step ${step.toLocaleString("en")}`;
     for (const { points, end, number } of rows) {
       const value = step === null ? end[1] : points.get(step);
       number.textContent = value === undefined ? "-" : shortNumber(value);
@@ -86,10 +86,10 @@ function drawFigure({ title, unit, stacked, curves: given }, steps, showers, sho
   const svg = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}, ${unit}. ${words}`,
     onpointermove: (event) => {
       const box = svg.getBoundingClientRect();
-      const wanted = first - 0.5 + ((((event.clientX - box.left) / box.width) * width - left) / (width - left - right)) * (last - first + 1);
-      showAll(steps.reduce((best, step) => (Math.abs(step - wanted) < Math.abs(best - wanted) ? step : best)));
+      const pointerStep = first - 0.5 + ((((event.clientX - box.left) / box.width) * width - left) / (width - left - right)) * (last - first + 1);
+      showAll(steps.reduce((best, step) => (Math.abs(step - pointerStep) < Math.abs(best - pointerStep) ? step : best)));
     },
     onpointerleave: () => showAll(null) }, ...nodes, cursor);
   return make("figure", {}, make("figcaption", {}, title, make("span", { class: "unit" }, `, ${unit}`)), svg,
-    make("ul", { class: "values" }, which, ...rows.map(({ row }) => row)));
+    make("ul", { class: "values" }, stepRow, ...rows.map(({ row }) => row)));
 }

@@ -32,18 +32,18 @@ function announce(text) {
   byId("status").textContent = text;
 }
 
-// A button that copies the text exactly; `what` says what the text is.
-function copyButton(what, text) {
+// A button that copies the text exactly; `name` says what the text is.
+function copyButton(name, text) {
   return make("button", {
-    type: "button", class: "copy", "aria-label": `Copy ${what}`,
-    onclick: (event) => copyText(what, text, event.currentTarget),
+    type: "button", class: "copy", "aria-label": `Copy ${name}`,
+    onclick: (event) => copyText(name, text, event.currentTarget),
   }, "Copy");
 }
 
-async function copyText(what, text, button) {
+async function copyText(name, text, button) {
   try {
     await navigator.clipboard.writeText(text);
-    announce(`Copied ${what}`);
+    announce(`Copied ${name}`);
     if (button) button.textContent = "Copied";
   } catch {
     announce("The browser does not let this page copy: select the text and copy it by hand");
@@ -52,12 +52,12 @@ async function copyText(what, text, button) {
 }
 
 // A text as it is, with a button that copies it.
-function textBlock(what, text) {
-  return make("div", { class: "block" }, copyButton(what, text), make("pre", {}, text));
+function textBlock(name, text) {
+  return make("div", { class: "block" }, copyButton(name, text), make("pre", {}, text));
 }
 
-function foldedText(title, what, text, open = false) {
-  return make("details", { open }, make("summary", {}, title), textBlock(what, text));
+function foldedText(title, name, text, open = false) {
+  return make("details", { open }, make("summary", {}, title), textBlock(name, text));
 }
 
 const count = (number, one, several = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : several}`;

@@ -70,22 +70,22 @@ function passAt(problems, run, turn) {
 }
 
 function drawCurve(problems, runs) {
-  const places = [...Array(filters.to - filters.from + 1).keys()].map((step) => filters.from + step);
-  const curves = runs.map((run) => places.map((turn) => passAt(problems, run, turn)));
+  const range = [...Array(filters.to - filters.from + 1).keys()].map((step) => filters.from + step);
+  const curves = runs.map((run) => range.map((turn) => passAt(problems, run, turn)));
   const [top, lines] = scale(Math.max(...curves.flat()));
-  const x = (step) => (places.length === 1 ? (LEFT + WIDTH) / 2 : LEFT + 10 + (step * (WIDTH - LEFT - 24)) / (places.length - 1));
+  const x = (step) => (range.length === 1 ? (LEFT + WIDTH) / 2 : LEFT + 10 + (step * (WIDTH - LEFT - 24)) / (range.length - 1));
   const y = (share) => BOTTOM - (share / top) * (BOTTOM - TOP);
-  const children = [...lines, ...places.map((turn, step) => label(x(step), BOTTOM + 14, String(turn))), label((LEFT + WIDTH) / 2, HEIGHT - 3, "turn")];
+  const children = [...lines, ...range.map((turn, step) => label(x(step), BOTTOM + 14, String(turn))), label((LEFT + WIDTH) / 2, HEIGHT - 3, "turn")];
   const words = [];
-  curves.forEach((curve, place) => {
-    const run = runs[place];
+  curves.forEach((curve, slot) => {
+    const run = runs[slot];
     const points = curve.flatMap((share, step) => (share === null ? [] : [[x(step), y(share), share, step]]));
     if (points.length === 0) return;
     children.push(makeSvg("path", { class: `curve run-${run}`, fill: "none",
       d: `M${points.map(([px, py]) => `${px.toFixed(1)} ${py.toFixed(1)}`).join("L")}` }));
     for (const [px, py, share, step] of points) {
       const point = mark(px, py, run);
-      point.append(makeSvg("title", {}, `${index.runs[run]}, turn ${places[step]}: ${percent(share)}`));
+      point.append(makeSvg("title", {}, `${index.runs[run]}, turn ${range[step]}: ${percent(share)}`));
       children.push(point);
     }
     words.push(`${index.runs[run]}: ${points.map(([, , share]) => percent(share)).join(", ")}`);
@@ -118,18 +118,18 @@ function drawVerdicts(problems, runs) {
     });
     return programs.map((number) => (all === 0 ? 0 : number / all));
   });
-  const rows = index.kinds.map((kind, place) => [place === 0 ? "all tests passed" : kind.replaceAll("_", " "),
-    totals.map((shares) => shares[place])]).filter(([, shares]) => shares.some((share) => share > 0));
+  const rows = index.kinds.map((kind, kindIndex) => [kindIndex === 0 ? "all tests passed" : kind.replaceAll("_", " "),
+    totals.map((shares) => shares[kindIndex])]).filter(([, shares]) => shares.some((share) => share > 0));
   const step = Math.min(34, (HEIGHT - 8) / Math.max(1, rows.length));
   const children = [];
   rows.forEach(([name, shares], row) => {
     children.push(label(110, 4 + (row + 0.5) * step + 3.5, name, "end"));
     const thick = (step - 4) / shares.length;
-    shares.forEach((share, place) => {
-      const y = 6 + row * step + place * thick;
+    shares.forEach((share, slot) => {
+      const y = 6 + row * step + slot * thick;
       const bar = makeSvg("rect", { x: 116, y, width: Math.max(1, share * 150), height: Math.max(2, thick - 1),
-        class: `bar run-${runs[place]}`, ...fillOf(runs[place], "verdicts") },
-      makeSvg("title", {}, `${index.runs[runs[place]]}, ${name}: ${percent(share)}`));
+        class: `bar run-${runs[slot]}`, ...fillOf(runs[slot], "verdicts") },
+      makeSvg("title", {}, `${index.runs[runs[slot]]}, ${name}: ${percent(share)}`));
       children.push(bar, makeSvg("text", { x: 120 + share * 150, y: y + thick / 2 + 3, class: "small" }, percent(share)));
     });
   });
@@ -157,18 +157,18 @@ function drawTokens(problems, runs) {
   });
   const [top, children] = scale(Math.max(...shares.flat()));
   const width = (WIDTH - LEFT - 6) / bins;
-  shares.forEach((bars, place) => bars.forEach((share, bin) => {
+  shares.forEach((bars, slot) => bars.forEach((share, bin) => {
     const height = (share / top) * (BOTTOM - TOP);
     const thick = (width - 2) / shares.length;
-    if (share > 0) children.push(makeSvg("rect", { x: LEFT + bin * width + 1 + place * thick, y: BOTTOM - height, width: thick, height,
-      class: `bar run-${runs[place]}`, ...fillOf(runs[place], "tokens") },
-    makeSvg("title", {}, `${index.runs[runs[place]]}, ${bin * size} to ${(bin + 1) * size - 1} tokens: ${percent(share)}`)));
+    if (share > 0) children.push(makeSvg("rect", { x: LEFT + bin * width + 1 + slot * thick, y: BOTTOM - height, width: thick, height,
+      class: `bar run-${runs[slot]}`, ...fillOf(runs[slot], "tokens") },
+    makeSvg("title", {}, `${index.runs[runs[slot]]}, ${bin * size} to ${(bin + 1) * size - 1} tokens: ${percent(share)}`)));
   }));
   const every = Math.ceil(bins / 6);
   for (let bin = 0; bin <= bins; bin += every) {
     children.push(label(LEFT + bin * width, BOTTOM + 14, (bin * size).toLocaleString("en"), bin === bins ? "end" : "middle"));
   }
-  const words = counts.map((own, place) => (own.length === 0 ? "" : `${index.runs.length > 1 ? `${index.runs[runs[place]]}: ` : ""}`
+  const words = counts.map((own, slot) => (own.length === 0 ? "" : `${index.runs.length > 1 ? `${index.runs[runs[slot]]}: ` : ""}`
     + `median ${own[Math.floor(own.length / 2)].toLocaleString("en")}, most ${own.at(-1).toLocaleString("en")}`)).filter(Boolean).join("; ");
   return plot("tokens", "Generated tokens, % of responses", `${words}.`, words, ...children);
 }

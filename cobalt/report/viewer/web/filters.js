@@ -31,7 +31,7 @@ function matches(position, run, sample) {
   const levels = rangeOf(figures.levels[sample]);
   if (levels === "") return false;
   const [, , test] = OUTCOMES.find(([name]) => name === filters.outcome);
-  if (!test(levels, figures.hacked.some(([place, turn]) => place === sample && inRange(turn)))) return false;
+  if (!test(levels, figures.hacked.some(([other, turn]) => other === sample && inRange(turn)))) return false;
   const kind = index.kinds.indexOf(filters.verdict);
   if (kind >= 0 && !rangeOf(figures.kinds[sample]).some((kinds) => kinds & (1 << kind))) return false;
   return hits === null || hitTurns(position, run, sample).length > 0;

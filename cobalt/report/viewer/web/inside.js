@@ -13,35 +13,35 @@ async function searchInside(text) {
     if (pieces) drawTrajectories(); // without marks
     return;
   }
-  const own = {};
-  searching = own;
-  const found = new Map();
+  const search = {};
+  searching = search;
+  const newHits = new Map();
   const all = index.runs.length * index.problems.length;
-  const wanted = patternOf(text);
+  const pattern = patternOf(text);
   byId("inside-progress").max = all;
   for (let done = 0; done < all; done++) {
     const [run, position] = [Math.floor(done / index.problems.length), done % index.problems.length];
-    showSearch(`${done} of ${all} pieces read, programs found in ${count(found.size, "problem")}`, done);
+    showSearch(`${done} of ${all} pieces read, programs found in ${count(newHits.size, "problem")}`, done);
     let piece;
     try {
       piece = await decode(`piece-${run}-${position}`);
     } catch (error) {
-      if (searching !== own) return;
+      if (searching !== search) return;
       searching = null;
       showSearch("The search stopped.");
       alertDamage(position, error);
       return;
     }
-    if (searching !== own) return; // cancelled, or another search began
-    for (const place of placesOf(piece, run, wanted)) {
-      if (!found.has(position)) found.set(position, new Set());
-      found.get(position).add(place);
+    if (searching !== search) return; // cancelled, or another search began
+    for (const hit of hitsOf(piece, run, pattern)) {
+      if (!newHits.has(position)) newHits.set(position, new Set());
+      newHits.get(position).add(hit);
     }
   }
   searching = null;
-  hits = found;
+  hits = newHits;
   filters.inside = text;
-  showSearch(`Programs with this text in ${count(found.size, "problem")}`);
+  showSearch(`Programs with this text in ${count(newHits.size, "problem")}`);
   refresh();
   if (pieces) drawTrajectories();
 }
@@ -52,8 +52,8 @@ function patternOf(text, flags = "i") {
 }
 
 // "run,sample,turn" of the programs of a piece that have the text.
-function placesOf(piece, run, wanted) {
-  const has = piece.texts.map((text) => wanted.test(text));
+function hitsOf(piece, run, pattern) {
+  const has = piece.texts.map((text) => pattern.test(text));
   return piece.samples.flatMap((entries, sample) => entries.flatMap(({ program }, turn) => (
     program !== null && has[program] ? [`${run},${sample},${turn}`] : [])));
 }

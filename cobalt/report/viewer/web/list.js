@@ -5,13 +5,13 @@ let shown = []; // positions of the problems that the list shows, in order
 function setUpControls() {
   const fill = (id, options) => byId(id).replaceChildren(
     ...options.map(([value, text]) => make("option", { value }, text)));
-  const places = [...Array(turns).keys()].map((turn) => [turn, `turn ${turn}`]);
+  const turnOptions = [...Array(turns).keys()].map((turn) => [turn, `turn ${turn}`]);
   fill("outcome", OUTCOMES);
   fill("verdict", [["any", "any"], ...index.kinds.map((kind) => [kind, kind.replaceAll("_", " ")])]);
   fill("difficulty", [["any", "any"], ...difficulties().map((text) => [text, text])]);
   fill("run", [[-1, "any run"], ...index.runs.map((name, run) => [run, name])]);
-  fill("from", places);
-  fill("to", places);
+  fill("from", turnOptions);
+  fill("to", turnOptions);
   fill("sort", sorts());
   byId("run").closest("label").hidden = index.runs.length === 1;
   byId("range").hidden = turns === 1;
@@ -133,6 +133,6 @@ async function visit(position) {
 
 function step(by) {
   if (shown.length === 0) return;
-  const place = shown.indexOf(chosen.problem);
-  openProblem(shown[place < 0 ? 0 : Math.min(shown.length - 1, Math.max(0, place + by))]);
+  const listIndex = shown.indexOf(chosen.problem);
+  openProblem(shown[listIndex < 0 ? 0 : Math.min(shown.length - 1, Math.max(0, listIndex + by))]);
 }

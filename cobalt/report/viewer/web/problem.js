@@ -3,11 +3,11 @@
 let pieces = null; // of the open problem, by run
 let opening = 0; // number of the last call of openProblem
 
-// Open a problem at a place {run, samples, turn}; without one at the first trajectory that matches the filters.
-async function openProblem(position, place = firstPlace(position)) {
-  const own = ++opening;
+// Open a problem at a selection {run, samples, turn}; without one at the first trajectory that matches the filters.
+async function openProblem(position, selection = firstSelection(position)) {
+  const call = ++opening;
   byId("alert").hidden = true;
-  Object.assign(chosen, { problem: position, ...place });
+  Object.assign(chosen, { problem: position, ...selection });
   if (chosen.only >= 0) chosen.only = chosen.run;
   markListed();
   pieces = null;
@@ -15,21 +15,21 @@ async function openProblem(position, place = firstPlace(position)) {
   try {
     loaded = await Promise.all(index.runs.map((_, run) => decode(`piece-${run}-${position}`)));
   } catch (error) {
-    if (own === opening) alertDamage(position, error);
+    if (call === opening) alertDamage(position, error);
     return;
   }
-  if (own !== opening) return; // another problem was opened meanwhile
+  if (call !== opening) return; // another problem was opened meanwhile
   pieces = loaded;
   drawProblem();
   remember();
 }
 
-function firstPlace(position) {
+function firstSelection(position) {
   const samples = matching(position);
   const run = Math.max(0, samples.findIndex((own) => own.length > 0));
   const sample = samples[run][0] ?? 0;
   const problem = index.problems[position];
-  const hacked = problem.runs[run].hacked.find(([place, turn]) => place === sample && inRange(turn));
+  const hacked = problem.runs[run].hacked.find(([other, turn]) => other === sample && inRange(turn));
   const turn = hitTurns(position, run, sample)[0] ?? (filters.outcome === "hacked" && hacked ? hacked[1] : filters.from);
   return {
     run, turn: Math.min(turn, problem.runs[run].levels[sample].length - 1),
@@ -73,8 +73,8 @@ function drawOpening(run) {
   const { openings, texts } = pieces[run];
   const messages = openings.length === 1 ? openings[0] : openings[chosen.samples[run]];
   if (messages.length === 0) return null;
-  const whom = openings.length === 1 ? "all samples" : `sample ${chosen.samples[run]}`;
-  return make("details", {}, make("summary", {}, `First messages, as sent to ${whom}`),
+  const recipient = openings.length === 1 ? "all samples" : `sample ${chosen.samples[run]}`;
+  return make("details", {}, make("summary", {}, `First messages, as sent to ${recipient}`),
     ...messages.flatMap(([role, text]) => [
       make("p", { class: "facts" }, role === "system" ? "System prompt" : "First message"),
       textBlock(role === "system" ? "the system prompt" : "the first message", texts[text])]));
@@ -90,11 +90,11 @@ function drawTable(run) {
     ...Array.from({ length: most }, (_, turn) => make("th", { scope: "col", "aria-label": `turn ${turn}` }, String(turn))));
   const rows = samples.map((entries, sample) => {
     const match = narrowed && matches(chosen.problem, run, sample);
-    const found = hits === null ? [] : hitTurns(chosen.problem, run, sample);
+    const turnsWithHit = hits === null ? [] : hitTurns(chosen.problem, run, sample);
     const row = make("tr", { class: `${match ? "match" : ""} ${sample === chosen.samples[run] ? "chosen" : ""}` },
       make("th", { scope: "row" }, `${sample}${match ? " \u2022" : ""}`));
     entries.forEach((entry, turn) => row.append(make("td", {}, drawCell({
-      run, sample, turn, share: entry.rate, event: events.has(`${sample},${turn}`), hit: found.includes(turn),
+      run, sample, turn, share: entry.rate, event: events.has(`${sample},${turn}`), hit: turnsWithHit.includes(turn),
       outside: levels[sample].length > 1 && !inRange(turn),
     }))));
     return row;
@@ -104,11 +104,11 @@ function drawTable(run) {
 }
 
 function drawCell({ run, sample, turn, share, event, hit, outside }) {
-  const here = run === chosen.run && sample === chosen.samples[run] && turn === chosen.turn;
+  const current = run === chosen.run && sample === chosen.samples[run] && turn === chosen.turn;
   const text = Math.floor(100 * share);
   const button = make("button", {
     type: "button", class: [share === 1 ? "solved" : "", event ? "hacked" : "", outside ? "outside" : ""].join(" "),
-    "data-place": `${run},${sample},${turn}`, tabindex: here ? 0 : -1, "aria-pressed": String(here),
+    "data-cell": `${run},${sample},${turn}`, tabindex: current ? 0 : -1, "aria-pressed": String(current),
     "aria-label": `sample ${sample}, turn ${turn}: ${text} % of hidden tests${event ? ", hacking event" : ""}${
       hit ? ", has the text searched for" : ""}`,
     onclick: () => {
@@ -128,7 +128,7 @@ function choose(run, sample, turn) {
   chosen.samples[run] = sample;
   chosen.turn = turn;
   drawTables();
-  if (focused) document.querySelector(`[data-place="${run},${sample},${turn}"]`)?.focus({ preventScroll: true });
+  if (focused) document.querySelector(`[data-cell="${run},${sample},${turn}"]`)?.focus({ preventScroll: true });
   if (other) drawTrajectories();
   for (const section of byId("trajectory").querySelectorAll(".turn")) {
     section.classList.toggle("chosen", section.id === idOf(run, turn));

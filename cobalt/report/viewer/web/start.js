@@ -31,7 +31,7 @@ function copyChosen() {
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
   const arrow = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-  if (event.target.dataset?.place && arrow) {
+  if (event.target.dataset?.cell && arrow) {
     move(...arrow);
     event.preventDefault();
     return;
@@ -50,18 +50,18 @@ async function openFromAddress() {
   const values = new URLSearchParams(location.hash.slice(1));
   filtersFromAddress(values);
   showControls();
-  const place = placeFromAddress(values);
+  const addressed = selectionFromAddress(values);
   const problems = listed();
   listProblems(problems);
   drawFigures(problems);
-  const { position, ...rest } = place ?? { position: shown[0] ?? 0 };
-  if (place) byId("figures-box").open = false;
-  await openProblem(position, ...(place ? [rest] : []));
-  if (place && pieces) {
+  const { position, ...selection } = addressed ?? { position: shown[0] ?? 0 };
+  if (addressed) byId("figures-box").open = false;
+  await openProblem(position, ...(addressed ? [selection] : []));
+  if (addressed && pieces) {
     reveal();
     byId(`title-${chosen.run}-${chosen.turn}`)?.focus({ preventScroll: true });
   }
-  if (place === null) {
+  if (addressed === null) {
     alertUser("This page does not have the problem, run, sample or turn that the address names: the first problem is shown.");
   }
   const inside = values.get("inside") ?? "";

@@ -65,9 +65,9 @@ function filtersFromAddress(values) {
   chosen.only = index.runs.length > 1 ? index.runs.indexOf(values.get("only")) : -1;
 }
 
-// The place that an address names: {position, run, samples, turn}. Undefined if it names no problem, null if the page
-// does not have the place.
-function placeFromAddress(values) {
+// The selection that an address names: {position, run, samples, turn}. Undefined if the address names no problem, null
+// if the page does not have the selection.
+function selectionFromAddress(values) {
   if (!values.has("problem")) return undefined;
   const position = index.problems.findIndex((problem) => String(problem.id) === values.get("problem"));
   const run = values.has("run") ? index.runs.indexOf(values.get("run")) : 0;
@@ -76,7 +76,7 @@ function placeFromAddress(values) {
   const sample = wholeNumber(values.get("sample") ?? "0", levels.length - 1, -1);
   const turn = wholeNumber(values.get("turn") ?? "0", (levels[sample] ?? "").length - 1, -1);
   if (sample < 0 || turn < 0) return null;
-  const samples = index.problems[position].runs.map(({ levels: own }, place) => (place === run ? sample
+  const samples = index.problems[position].runs.map(({ levels: own }, other) => (other === run ? sample
     : wholeNumber(values.get("beside"), own.length - 1, Math.min(sample, own.length - 1))));
   return { position, run, samples, turn };
 }
