@@ -73,10 +73,10 @@ start() {
 # The IPv4 address of a network interface.
 address_of() {
   command -v ip > /dev/null || fail "there is no command ip here (package iproute2): give --address in place of --interface"
-  local found
-  found=$(ip -4 -o addr show dev "$1" 2> /dev/null | awk '{ sub("/.*", "", $4); print $4; exit }')
-  [ -n "$found" ] || fail "the interface $1 has no IPv4 address on $(hostname); there are: $(ip -4 -br addr | cut -d' ' -f1 | paste -sd' ')"
-  echo "$found"
+  local address
+  address=$(ip -4 -o addr show dev "$1" 2> /dev/null | awk '{ sub("/.*", "", $4); print $4; exit }')
+  [ -n "$address" ] || fail "the interface $1 has no IPv4 address on $(hostname); there are: $(ip -4 -br addr | cut -d' ' -f1 | paste -sd' ')"
+  echo "$address"
 }
 
 # Read the options of this script into `address`, `port` and `stay`; the rest stays in `rest`.

@@ -24,6 +24,7 @@ checks=("ruff check ." "ruff format --check ." mypy)
 for check in "${checks[@]}"; do
   $check || failed_checks+=${failed_checks:+, }$check
 done
+echo "set-up and checks: $SECONDS s"
 
 # Tests without services share nothing but the machine, and run side by side; of the others, which start Ray and vLLM, no
 # more than two files at a time.
