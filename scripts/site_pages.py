@@ -39,8 +39,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
     def on_site(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
-        source = PAGES.get(target, target.removeprefix("docs/"))
-        link = posixpath.relpath(source, posixpath.dirname(page.file.src_uri) or ".")
+        site_path = PAGES.get(target, target.removeprefix("docs/"))
+        link = posixpath.relpath(site_path, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match[1]}{link}{match[3] or ''}{match[4]}"
 
     return LINK.sub(on_site, markdown)
