@@ -40,7 +40,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How long so many tests took."""
+    """Number of tests, and the time that they took."""
 
     tests: int
     seconds: float

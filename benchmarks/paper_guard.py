@@ -1,4 +1,4 @@
-"""How many verdicts on recorded programs change under the settings of the paper's judge.
+"""Number of verdicts on recorded programs that change under the settings of the paper's judge.
 
     python benchmarks/paper_guard.py --data_dir ../shared/data
 
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> int:
 
 
 async def _judge(programs: list[Program], settings: dict[str, Any]) -> Passing:
-    """Which tests each program passes."""
+    """Tests that each program passes."""
     async with LocalJudge(JudgeSettings(**settings)) as judge:
         results = await asyncio.gather(*(judge.judge(code, suite) for _, code, suite in programs))
     return [result.passing for result in results]

@@ -1,4 +1,4 @@
-"""What veRL loads for the bare sides of `step.py`: two rewards, and a buffer that sleeps briefly."""
+"""Parts that veRL loads for the bare sides of `step.py`: two rewards, and a buffer that sleeps briefly."""
 
 from typing import Any
 

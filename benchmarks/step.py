@@ -113,7 +113,7 @@ class Arguments:
     rounds: int = 1
     """Runs of each side, in turns."""
     sides: tuple[Side, ...] = ("bare", "quick", "judged", "no_judge", "ours")
-    """What to measure; apart: this project with veRL's own engine, on a CPU alone."""
+    """Sides to measure; apart: this project with veRL's own engine, on a CPU alone."""
 
 
 def settings_of(arguments: Arguments, run: Path, further: tuple[str, ...] = ()) -> TrainingSettings:
@@ -144,7 +144,7 @@ def settings_of(arguments: Arguments, run: Path, further: tuple[str, ...] = ()) 
 
 
 def bare_overrides(*, quick: bool, on_cpu: bool, judged: bool = False) -> tuple[str, ...]:
-    """What takes this project's parts out of its configuration, and leaves veRL's own.
+    """Overrides that take this project's parts out of its configuration, and leave veRL's own.
 
     Args:
         quick: Leave the buffer's short sleep and the engine for CPUs in.
@@ -225,7 +225,7 @@ def steps_of(run: Path) -> list[dict[str, float]]:
 
 
 def first_step_began(run: Path) -> float:
-    """When the first step of a run began, in seconds since the epoch.
+    """Time at which the first step of a run began, in seconds since the epoch.
 
     Raises:
         InfrastructureError: the run logged no step.

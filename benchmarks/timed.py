@@ -1,4 +1,4 @@
-"""What the benchmarks of training share: a command that is run to its end, and timed."""
+"""Run a command to its end and time it: shared by the benchmarks of training."""
 
 import os
 import subprocess

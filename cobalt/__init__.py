@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 _RUN = {"cobalt.preflight": "cobalt.serving.preflight", "cobalt.services": "cobalt.serving.services"}
-"""What `python -m` runs under a name that is public and is not the module's path."""
+"""Modules that `python -m` runs under a name that is public and is not the module's path."""
 
 
 class _Run:

@@ -1,4 +1,4 @@
-"""How the scripts of this folder start: `run_command` of this checkout, whether or not the project is installed."""
+"""Start the scripts of this folder: `run_command` of this checkout, whether or not the project is installed."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What training took: seconds of training runs and of other steps, tokens, tests and memory, from the runs' folders.
+"""Cost of training: seconds of training runs and of other steps, tokens, tests and memory, from the runs' folders.
 
 The time of a training run is the sum of its steps (`timing_s/step`), without its start. The first step, which warms up
 the engine, counts as the median of the others. The time of any other step of a study is that of its command, without
@@ -25,7 +25,7 @@ from studies.seed_tables import seeds_named
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the training of one policy took, with the making of its data and without starts of services.
+    """Cost of training one policy, with the making of its data and without starts of services.
 
     Attributes:
         steps: Of training.

@@ -1,4 +1,4 @@
-"""How far a policy has moved from another one: `python -m studies.divergence`.
+"""Divergence of a policy from another one: `python -m studies.divergence`.
 
 Offline training validates its own policy with KL(start || policy) (`validation/kl`, docs/offline_rl.md). This command
 estimates the same of any two policies that share a tokenizer, for instance of a policy that online training made. Their

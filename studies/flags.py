@@ -105,7 +105,7 @@ def dry_run(study: Study, show: Callable[[str], object], sizes: str | None = Non
     a training run does that before it begins.
 
     `sizes` is a folder or hub name of a model with the sizes of all policies, for the estimate of memory and disk. The
-    estimate then is no reason to refuse: the study will run elsewhere. None: the policies that are there are estimated.
+    estimate then is not a reason to refuse: the study will run elsewhere. None: existing policies are estimated.
 
     Raises UserError if a configuration is wrong; the message names the step.
     """

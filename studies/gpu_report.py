@@ -55,7 +55,7 @@ _AGREEMENT = {
     "rollout_corr/log_ppl_abs_diff": "difference of a response's mean log-prob, nats",
     "rollout_corr/kl": "KL(vLLM, actor), nats a token",
 }
-"""What veRL says of the probabilities of the sampled tokens under vLLM and under the actor, by metric."""
+"""Words for veRL's metrics that compare the probabilities of the sampled tokens under vLLM and under the actor."""
 
 LARGEST_DIFFERENCE = 0.05
 """The mean difference of the probabilities from which the check fails. bfloat16 alone gives a tenth of it; weights or

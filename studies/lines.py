@@ -21,7 +21,7 @@ EVENTS = "events.jsonl"
 VALIDATION_PROMPTS = "validation_prompts.jsonl"
 
 POCKET = "--prompts pocket --enable_thinking --truncated_thinking drop --max_tokens 512"
-"""How policies of the pocket world are sampled."""
+"""Flags by which policies of the pocket world are sampled."""
 
 _CHOICES = {
     "grpo_single_turn": ("problems", "single_turn", "grpo"),
@@ -98,11 +98,11 @@ class Lines:
 
         Args:
             name: Of the step.
-            purpose: What it does, in a sentence.
+            purpose: Purpose of the step, in a sentence.
             line: Its command.
-            makes: What it makes.
+            makes: Files and folders that it makes.
             model: Of the engine that it needs, with a judge; None: it needs neither.
-            needs: What it needs, where its line names more; None: see above.
+            needs: Files and folders that it needs, where its line names more; None: see above.
             shown: Whether its output is shown on the terminal.
         """
         parts = (

@@ -86,7 +86,7 @@ TIMED = (BASE, FT, FT_COBALT, *EQUAL_TIME)
 
 @dataclass(frozen=True, slots=True)
 class SeedFolders:
-    """Where everything of one seed lies, in the folder of a study.
+    """Folders and files of one seed, in the folder of a study.
 
     In `home` are SLUG_training, a training run; SLUG_data, its rows; and SLUG_collection, trajectories to train on.
     """

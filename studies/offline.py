@@ -33,7 +33,7 @@ from studies.seeds import read_runs
 MODULE = "studies.offline"
 
 WRITERS = (BASE, FT, GRPO_MT)
-"""Whose programs are the submissions."""
+"""Policies whose programs are the submissions."""
 
 SUBMISSIONS, SAMPLES = 8, 10
 """Programs of each writer for each training problem, and first programs of a row for each test problem, for pass@k."""
@@ -69,7 +69,7 @@ class OfflineMethod:
     Attributes:
         name: In tables.
         slug: In the names of steps and folders.
-        groups: What it is trained on.
+        groups: Groups that it is trained on.
         estimator: Of `cobalt.reward.offline`.
         learning_rate: Of its training.
         epochs: Passes over its data; None: as many as `STEPS` take.
@@ -120,7 +120,7 @@ SHOWN: tuple[Row, ...] = (BASE, *OFFLINE_METHODS, *MOVED)
 
 @dataclass(frozen=True, slots=True)
 class OfflineFolders(SeedFolders):
-    """Where everything of one seed lies.
+    """Folders and files of one seed.
 
     Attributes:
         made_in: Folder of `studies.reproduce`, whose world, policies and trajectories this study starts from.
@@ -130,7 +130,7 @@ class OfflineFolders(SeedFolders):
 
     @property
     def reproduced(self) -> SeedFolders:
-        """Where everything of `studies.reproduce` lies."""
+        """Folders and files of `studies.reproduce`."""
         return SeedFolders(self.made_in, self.seed)
 
     @property
@@ -159,7 +159,7 @@ class OfflineFolders(SeedFolders):
         return self.home / "samples" / row.slug
 
     def inputs(self) -> Iterator[Path]:
-        """What `studies.reproduce` has made: what the steps start from, and what the tables show besides."""
+        """Files that `studies.reproduce` has made: those the steps start from, and those the tables show besides."""
         at = self.reproduced
         yield from (problems(self.world, name) for name in ("train", "test"))
         yield from dict.fromkeys(at.model(row) for row in (*WRITERS, *COMPARED, *MOVED))
@@ -220,7 +220,7 @@ def _add_evaluations(lines: Lines, at: OfflineFolders, row: Row) -> None:
 
 
 def offline_run(at: OfflineFolders, method: OfflineMethod) -> tuple[Cost, list[float]]:
-    """What a training run of a row took and was.
+    """Cost and figures of a training run of a row.
 
     The cost is that of its training, the making of its groups, and the collection of Cobalt's trajectories where it is
     trained on them. The making of submissions does not count, because offline training takes those that are there.

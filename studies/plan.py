@@ -41,7 +41,7 @@ STEPS_FILE = "steps.jsonl"
 """In a study's folder: a line for each successful run of a step."""
 
 _STOPS = ((signal.SIGINT, 60.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
-"""How a step is stopped: signals, each with the seconds that it may take until the next one is sent."""
+"""Signals that stop a step, each with the seconds that it may take until the next one is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Step:
 
     Attributes:
         name: Unique in the study; also the name of the step's log.
-        purpose: What the step does, in a sentence.
+        purpose: Purpose of the step, in a sentence.
         command: Program and arguments; `python` is the one that runs the study.
         files: Files and folders that the step makes.
         needs: Files and folders that it reads, made by earlier steps.
         services: The services that its command needs; None: none.
         shown: Whether the command's output is shown on the terminal, too.
-        training: What the command trains, if it trains by GRPO, so that a dry run can check it.
+        training: Settings of the command's training, if it trains by GRPO, so that a dry run can check it.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Study:
 
     Attributes:
         name: For messages.
-        folder: Where results, logs and the record of the steps lie.
-        arguments: What decides the results, JSON-able; a folder that was begun with other arguments is refused.
+        folder: Folder of results, logs and the record of the steps.
+        arguments: Arguments that decide the results, JSON-able; a folder begun with other arguments is refused.
         steps: The plan, in the order in which the steps are started.
-        closing: What to look at when the study is complete.
+        closing: Advice on what to look at when the study is complete.
         root: The folder that commands run in. Relative paths of the study are relative to it.
         inputs: Files and folders that must be there before the study begins.
     """

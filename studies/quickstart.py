@@ -27,7 +27,7 @@ GPU_SMOKE = "gpu-smoke"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large a study is, and the flags that go with it.
+    """Size of a study, and the flags that go with it.
 
     Attributes:
         demonstrations: Conversations that the seed model learns from.

@@ -29,7 +29,7 @@ MODULE = "studies.real_model"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large the study is, chosen without a look at the problems of the test.
+    """Size of the study, chosen without a look at the problems of the test.
 
     Attributes:
         test: Problems that the rows are measured on.
@@ -84,7 +84,7 @@ class Row:
         name: In the table.
         slug: In the names of steps and folders.
         start: The row that its training starts from; None: it is not trained.
-        data: The steps that made what it is trained on, beside those of `start`.
+        data: The steps that made what it is trained on, besides those of `start`.
     """
 
     name: str

@@ -196,7 +196,7 @@ def samples_table(scores: Mapping[str, Sequence[Outcomes]]) -> Table:
 
 
 def ceiling_table(ceilings: Sequence[Mapping[str, Any]]) -> Table:
-    """What perfect players reach on test problems: the mean over worlds, each with its ceilings (`cobalt.pocket`)."""
+    """Results of perfect players on test problems: the mean over worlds, each with its ceilings (`cobalt.pocket`)."""
     turns = range(len(ceilings[0]["repair"]))
     by_player = {
         "perfect reader, no feedback": [[one["single_turn"]] * len(turns) for one in ceilings],

@@ -73,7 +73,7 @@ class Chromium:
         return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.{what})")
 
     def errors(self):
-        """What the page has written into its console."""
+        """Messages that the page has written into its console."""
         return [event for event in self.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
 
     def wait(self, condition, seconds=60):

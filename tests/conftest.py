@@ -1,6 +1,7 @@
 """Shared by all tests: the machine's limits, a small model, and one set of real services for those that need them."""
 
 import gc
+import json
 import shutil
 import signal
 import subprocess
@@ -8,9 +9,8 @@ import subprocess
 import hypothesis
 import pytest
 from chromium import CHROMIUM, Chromium
+from serving import running
 from support import locked_folder
-
-from cobalt.serving.services import started_servers, variables
 
 # A shell that is not interactive starts its background jobs with SIGINT ignored, which every child inherits: the
 # programs that tests interrupt would go on. Each process of pytest-xdist imports this file, too.
@@ -65,11 +65,14 @@ def policy(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def services(seed_model):
-    """The judge and a vLLM engine in processes of their own; yields how to reach them."""
-    engine = {"model": str(seed_model), "max_model_len": 1024, "dtype": "float32"}
-    with started_servers(judge={}, engine=engine) as servers:
-        yield variables(servers)
+def services(seed_model, tmp_path_factory):
+    """The judge and a vLLM engine of a `cobalt serve`; yields how to reach them."""
+    folder = tmp_path_factory.mktemp("services")
+    engine = ("--engine", "max_model_len=1024", "--engine", "dtype=float32")
+    with running(folder, "serve", "--model", seed_model, *engine) as command:
+        command.wait_for(lambda: list((folder / "run").glob("cobalt/*.json")))
+        yield json.loads(next((folder / "run").glob("cobalt/*.json")).read_text())["variables"]
+        assert command.end("SIGTERM to the process")[0] == 0
 
 
 @pytest.fixture(scope="session")

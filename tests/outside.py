@@ -1,4 +1,4 @@
-"""What a user of the project sees from outside: flags, variables, routes, and the stages' commands; no tests.
+"""The project as a user sees it from outside: flags, variables, routes, and the stages' commands; no tests.
 
     python tests/outside.py --write
 
@@ -40,7 +40,7 @@ _PREFIXES = {"COBALT_JUDGE_": "judge", "COBALT_VLLM_": "engine"}
 
 
 def seen():
-    """What a user sees now, by the stem of its file.
+    """The view of a user now, by the stem of its file.
 
     `flags`: of every command its flags and positional arguments, with aliases, kind and default, as `--help` says them.
     `environment`: the variables that the documents name in full, and the settings of each app, which `PREFIX<NAME>`
@@ -112,7 +112,7 @@ def _names(patterns):
 
 
 def _in_process_of_its_own(what, *arguments, **more):
-    """What the function `_<what>` returns in a new process, with a terminal in which flags are one column."""
+    """Value that the function `_<what>` returns in a new process, with a terminal in which flags are one column."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COBALT_")}
     paths = os.pathsep.join([str(ROOT), str(ROOT / "verl"), str(ROOT / "tests")])
     finished = subprocess.run(

@@ -165,7 +165,11 @@ class FakeJudge:
         passing = self.passing(code, suite) if callable(self.passing) else self.passing
         if isinstance(passing, Exception):
             raise passing
-        return result_of(*(passing if isinstance(passing, list) else [passing] * len(suite)))
+        result = result_of(*(passing if isinstance(passing, list) else [passing] * len(suite)))
+        end = result.passing.index(False) + 1 if stop_at_first_failure and not result.all_passed else len(suite)
+        rest = len(suite) - end
+        result.passing[end:], result.verdicts[end:] = [False] * rest, [Verdict(VerdictKind.NOT_RUN)] * rest
+        return result
 
     async def describe(self):
         return {}
@@ -235,7 +239,7 @@ def run_ranks(script, count, folder, *words):
 
 
 def refused_training(config):
-    """What the checks before a training run say against a configuration, or a function that composes it."""
+    """Objections of the checks before a training run to a configuration, or a function that composes it."""
     from cobalt.training.checks import check
 
     try:

@@ -116,7 +116,7 @@ BAD = {
     "model.gguf": gguf_alone,
     "safetensors": lambda folder: without(folder, "model.safetensors"),
 }
-"""What the sentence must name, and what makes the folder so."""
+"""Words that the sentence must name, and the change that makes the folder so."""
 
 COMMANDS = {
     "train": "train --data_dir {data} --model {model} -o {data}/out",
@@ -128,7 +128,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What each command says with each folder, all in one process; see `run_commands_for_imports`."""
+    """Answer of each command to each folder, all in one process; see `run_commands_for_imports`."""
     data = tmp_path_factory.mktemp("data")
     write_lines(data / "problems.jsonl", [square_problem(1)])
     messages = [{"role": "user", "content": "u"}]

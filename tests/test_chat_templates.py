@@ -57,7 +57,7 @@ class Model:
     opened: str
 
     def write(self, thinking, answer=None):
-        """What the model generates: its thinking, cut off unless there is an answer."""
+        """Text that the model generates: its thinking, cut off unless there is an answer."""
         head = "" if self.opened else "<think>\n"
         return f"{head}{thinking}" if answer is None else f"{head}{thinking}\n</think>\n\n{answer}"
 
@@ -420,7 +420,7 @@ def test_where_the_policy_cannot_be_read_the_papers_rule_holds(tmp_path):
 
 
 def refusals(folder, *overrides):
-    """What a check says about the template; the data of these runs is missing in any case."""
+    """Errors of a check about the template; the data of these runs is missing in any case."""
     config = changed(composed("data", "model", "out"), f"actor_rollout_ref.model.path={folder}", *overrides)
     return [error for error in refused_training(config) if ".parquet" not in error]
 

@@ -82,7 +82,7 @@ def succeed(env: dict[str, str], *command: str) -> str:
 
 
 def refuse(env: dict[str, str], *command: str) -> str:
-    """What a command says that ends with one sentence and exit code 2."""
+    """Message of a command that ends with one sentence and exit code 2."""
     finished = run(env, *command)
     assert finished.returncode == 2 and "Traceback" not in finished.stderr, finished.stderr[-3000:]
     return finished.stderr
@@ -107,7 +107,7 @@ asyncio.run(main())
 
 
 def ask(env: dict[str, str]) -> tuple[dict, dict, str]:
-    """What the judge answers over its deployment handle: a result, its description, and the refusal of no tests."""
+    """Answers of the judge over its deployment handle: a result, its description, and the refusal of no tests."""
     result, description, refused = json.loads(succeed(env, sys.executable, "-c", ASK).splitlines()[-1])
     return result, description, refused
 

@@ -43,7 +43,7 @@ def cobalt(*words, **environment):
 
 
 def in_one_sentence(finished, code=2):
-    """What a command said that ended with this code, in one line."""
+    """Message of a command that ended with this code, in one line."""
     assert (finished.returncode, len(finished.stderr.splitlines())) == (code, 1), finished.stderr
     return finished.stderr
 

@@ -110,10 +110,10 @@ async def test_a_refusal_for_length_is_a_prompt_too_long_only_if_the_prompt_alon
     ("script", "error", "named"),
     [
         ([failure(400, "top_k is not known")], UserError, "top_k"),
-        ([(200, {}, "{}")], InfrastructureError, "completion"),
-        ([(200, {}, "no")], InfrastructureError, "completion"),
+        ([(200, {}, "{}")], InfrastructureError, ": {}$"),
+        ([(200, {}, "no")], InfrastructureError, ": no$"),
         ([answer(finish_reason="abort")], InfrastructureError, "abort"),
-        ([failure(429), answer(finish_reason="content_filter")], None, "withheld"),
+        ([failure(429), answer(finish_reason="content_filter")], None, ""),
     ],
 )
 async def test_what_is_not_an_answer_is_an_error_and_a_busy_server_is_asked_again(script, error, named):
@@ -121,7 +121,7 @@ async def test_what_is_not_an_answer_is_an_error_and_a_busy_server_is_asked_agai
         call = engine.generate(CHAT, TWO.model_copy(update={"n": 1}), CALL)
         if error is None:
             [made] = await call
-            assert (made.text, made.finish_reason) == ("", "error") and named in made.message
+            assert (made.text, made.finish_reason) == ("", "error") and made.message
         else:
             with pytest.raises(error, match=named):
                 await call
@@ -129,7 +129,7 @@ async def test_what_is_not_an_answer_is_an_error_and_a_busy_server_is_asked_agai
 
 @pytest.mark.parametrize(
     ("models", "model", "named"),
-    [("mo", None, "m, o"), ("mo", "p", "p"), ("m", "owner/p", "owner/p"), ("", None, "no models"), ("mo", "o", None)],
+    [("mo", None, "m, o"), ("mo", "p", "p"), ("m", "owner/p", "owner/p"), ("", None, "--model"), ("mo", "o", None)],
 )
 async def test_a_server_of_several_models_is_told_which(models, model, named):
     async with foreign(answer(), models=[{"id": name} for name in models], model=model) as (engine, _):
@@ -327,7 +327,7 @@ async def test_a_completion_that_was_aborted_and_an_engine_that_died_are_failure
                 await engine.generate(CHAT, TWO, CALL)
             llm.errored = True
             assert (await client.get("/health")).status_code == 503
-        with pytest.raises(InfrastructureError, match="died"):
+        with pytest.raises(InfrastructureError, match=f"{url}.*vLLM"):
             await engine.generate(CHAT, TWO, CALL)
 
 

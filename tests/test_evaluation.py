@@ -141,7 +141,7 @@ def test_a_report_has_the_measures_and_calls_the_best_by_tests_that_are_the_hidd
         assert [name for name, turn in rows if "best" in name and turn == "1"] == [best]
         assert ("oracle" in report.read_text()) == (problems is not records)
         assert report.with_name("difficulty.csv").exists()
-    with pytest.raises(UserError, match="k = 3 needs"):
+    with pytest.raises(UserError, match="k = 3 .* 2$"):
         write_report({"a": tmp_path / "run"}, tmp_path / "other", ks=[3])
 
 
@@ -205,7 +205,7 @@ FIRST = single(0, [RIGHT, RIGHT])
     ("record", "named"),
     [
         (FIRST | {"exec_results": None}, ""),
-        (FIRST | {"responses": None}, "single-turn script"),
+        (FIRST | {"responses": None}, "'responses'"),
         (FIRST | {"responses": ["a"]}, ""),
         (FIRST | {"exec_results": [{"passing": [True], "feedback": [""]}] * 2}, ""),
         (FIRST | {"exec_results": [{"passing": [True] * 4, "feedback": [""] * 4, "verdicts": []}] * 2}, ""),
@@ -244,7 +244,7 @@ def test_a_k_beyond_the_samples_is_left_out_unless_it_is_asked_for():
         lambda k: pass_at(scores, k),
         lambda k: best_of(judged, k),
     ):
-        for k, named in ((10, "k = 10 needs at least 10 samples .* has [41]$"), (0, "k is 0"), (-1, "k is -1")):
+        for k, named in ((10, "k = 10 .* [41]$"), (0, r"\bk\b.* 0\b"), (-1, r"\bk\b.* -1\b")):
             with pytest.raises(UserError, match=named):
                 measure(k)
 

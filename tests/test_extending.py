@@ -45,7 +45,7 @@ PIECES = ROOT / "tests" / "data" / "extending_pieces.py"
 
 @pytest.fixture(scope="module")
 def said(checkout, policy):
-    """What each piece came to, or its traceback."""
+    """Result of each piece, or its traceback."""
     chosen = {"VERL_USE_EXTERNAL_MODULES": "cobalt_verl.plugin", "VERL_PLATFORM": "cpu", "POLICY": policy}
     finished = in_checkout(checkout, PIECES, **chosen)
     assert finished.returncode == 0, finished.stderr[-3000:]

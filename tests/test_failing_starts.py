@@ -1,4 +1,4 @@
-"""What does not start says why: before Ray where no service is needed, and with the first error and the logs after."""
+"""Failed starts say why: before Ray where no service is needed, and with the first error and the logs after."""
 
 import contextlib
 import os
@@ -55,7 +55,7 @@ def test_a_command_beside_services_that_the_system_cannot_execute_is_a_mistake(t
     script.chmod(0o755)
     monkeypatch.setattr(services, "started_servers", lambda **_: contextlib.nullcontext({}))
     monkeypatch.setattr(services, "enter_delegated", lambda: None)
-    with pytest.raises(UserError, match="cannot run .*command.*Exec format error"):
+    with pytest.raises(UserError, match=f"{script}.*Exec format error"):
         services.run_beside_services(services.Arguments([str(script)]))
 
 

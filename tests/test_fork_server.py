@@ -66,7 +66,7 @@ def serving(folder, program=SERVER, **options):
 
 
 def ask(folder, script, *arguments, cwd, **variables):
-    """What the worker prints that a client asks for, None for nothing, and its error output."""
+    """Output of the worker that a client asks for, None for nothing, and its error output."""
     command = [sys.executable, "-I", "-S", str(CLIENT), str(folder / SOCKET), str(script), *arguments]
     environment = {"PATH": os.environ["PATH"], **variables}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)

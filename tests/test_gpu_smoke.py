@@ -72,7 +72,7 @@ def test_a_dry_run_shows_every_command_checks_both_configurations_and_names_the_
     assert not list(tmp_path.iterdir())
     [step] = [step for step in planned.steps if step.name == "ft_training"]
     training = replace(step.training, overrides=(*step.training.overrides, "trainer.n_gpus_per_node=3"))
-    with pytest.raises(UserError, match="step ft_training: .*GPUs"):
+    with pytest.raises(UserError, match=r"ft_training: .*ppo_mini_batch_size.*\b3\b"):
         dry_run(replace(planned, steps=(replace(step, training=training),)), shown.append)
 
 
@@ -144,7 +144,7 @@ def test_the_check_fails_where_the_engine_samples_from_another_policy(study, tmp
 
 
 def check(folder, nvidia_smi, flags, setup=""):
-    """How gpu_check.sh ends with this nvidia-smi and more in the set-up, and what the other scripts are given."""
+    """End of gpu_check.sh with this nvidia-smi and more in the set-up, and what the other scripts are given."""
     scripts_alone(folder)
     with (folder / "scripts" / "setup.sh").open("a") as script:
         script.write(setup)

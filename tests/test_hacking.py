@@ -89,7 +89,7 @@ def test_problems_are_perturbed_left_out_or_dropped_and_counted(tmp_path):
     ("problem", "ids", "says"),
     [
         (square_problem(7), b"7\nsevral", r"ids\.txt: .*p\.jsonl.*'sevral'"),
-        (square_problem(7), b"\xff", r"ids\.txt.*one id a line"),
+        (square_problem(7), b"\xff", r"ids\.txt.*UTF-8"),
         (square_problem(7), None, r"ids\.txt"),
         (equal_outputs(7), b"", r"p\.jsonl"),
         ({name: square_problem(7)[name] for name in ("id", "question", "test_cases")}, b"", r"p\.jsonl"),
@@ -245,10 +245,10 @@ HALF_PERTURBED = without(perturbed_problem(), "modified_test_cases")
         (recorded(*BENIGN), None, "record 0: .* --public_tests perturbed"),
         (GOOD | {"public_tests": "benign"}, None, "record 0: .* --public_tests perturbed"),
         (GOOD | {"id": 7}, None, "run.jsonl: record 7 .*data.jsonl"),
-        (without(GOOD, "public_exec_results"), None, "run a multi-turn script first"),
-        (GOOD | {"raw_responses": [[A]]}, None, "record 0: field 'public_exec_results'"),
-        (GOOD, square_problem(0), "field 'perturbed_public_test_cases' is missing: .*run_perturbation.py"),
-        (GOOD, HALF_PERTURBED, "problem 0: field 'modified_test_cases' is missing"),
+        (without(GOOD, "public_exec_results"), None, "record 0: .*'public_exec_results'"),
+        (GOOD | {"raw_responses": [[A]]}, None, "record 0: .*'public_exec_results'"),
+        (GOOD, square_problem(0), "problem 0: .*'perturbed_public_test_cases'.*run_perturbation.py"),
+        (GOOD, HALF_PERTURBED, "problem 0: .*'modified_test_cases'.*run_perturbation.py"),
     ],
 )
 def test_records_of_another_kind_and_problems_that_are_not_perturbed_are_refused(tmp_path, record, problem, message):
@@ -394,5 +394,5 @@ async def test_models_are_asked_for_their_kind_of_verdict_and_once_for_each_cont
 
 def test_without_the_api_extra_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "litellm", None)
-    with pytest.raises(UserError, match=r"LiteLLM is not installed: run scripts/setup\.sh --with api"):
+    with pytest.raises(UserError, match=r"LiteLLM.*scripts/setup\.sh --with api"):
         import_litellm()

@@ -382,7 +382,7 @@ async def test_doctor_finds_that_isolation_holds_here_and_would_find_an_open_hom
     assert [finding for finding in findings if not finding.holds] == []
     await require_isolation(JudgeSettings())
     monkeypatch.setenv("HOME", "/usr")  # which every program sees
-    with pytest.raises(UserError, match="home are hidden failed"):
+    with pytest.raises(UserError, match="home .*python -m cobalt.judge doctor"):
         await require_isolation(JudgeSettings())
 
 
@@ -422,7 +422,7 @@ def test_check_recorded_command_has_the_variables_settings_and_names_differences
     file = write_lines(tmp_path / "recorded.jsonl", records)
     assert asyncio.run(CheckRecorded(file).run()) == 1
     said = capsys.readouterr().out
-    assert "differs: 0:" in said and "1 of 2" in said
+    assert " 0: " in said.splitlines()[0] and "1 of 2" in said
     with pytest.raises(UserError, match="none"):
         asyncio.run(CheckRecorded(tmp_path / "none").run())
 

@@ -105,10 +105,10 @@ EMPTY = {"inputs": [], "outputs": []}
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
-        ([], "JSON object"),
+        ([], '"code"'),
         ({"test_cases": EMPTY}, "'code'"),
         ({"code": ""}, "'test_cases'"),
-        ({"code": "", "test_cases": "{"}, "not valid JSON"),
+        ({"code": "", "test_cases": "{"}, "JSON"),
         ({"code": "", "test_cases": {"inputs": [1], "outputs": ["1"]}}, "'inputs.0'"),
         ({"code": "", "test_cases": EMPTY, "stop_at_first_failure": 1}, "stop_at_first_failure"),
         ({"code": "", "test_cases": EMPTY, "timeout": 1}, "'timeout'"),

@@ -326,14 +326,14 @@ REFUSED = [
     ([apps([{"result": True}])], {}, r"a\.jsonl.*generated_solutions"),
     ([apps([]) | {"question": None}], {}, r"a\.jsonl.*question"),
     ([apps([]) | {"test_cases": "{"}], {}, r"a\.jsonl.*test_cases"),
-    ([{"id": 1, "question": "Print."}], {}, r"a\.jsonl.*judged responses"),
-    ([], {}, "no group is left"),
+    ([{"id": 1, "question": "Print."}], {}, r"a\.jsonl.*'human_solutions'.*'generated_solutions'"),
+    ([], {}, r"train\.jsonl.*--group_size"),
     *(
         ([single_turn([RIGHT, WRONG]) | {"exec_results": results}], {}, r"record 1.*'exec_results(\.0)?'")
         for results in ([result("passed")] * 2, [result(*RIGHT)], [3, 4], "passed")
     ),
     *(([without(name)], TURNS, name) for name in ("conversations", "all_pass_rates", "public_pass_rates")),
-    ([without("finish_reasons")], TURNS, "axes"),
+    ([without("finish_reasons")], TURNS, "--replay_file"),
     ([RUN], LEARNED | {"responses": "programs"}, "programs"),
     ([RUN], LEARNED | {"rewards": RewardLevels(wrong_answer=0.0)}, "rewards"),
     ([apps([])], LEARNED, "rewards_from"),

@@ -66,8 +66,8 @@ async def test_a_completion_has_text_and_tokens_and_a_request_what_the_model_tak
     sent = {"messages": HELLO, "temperature": 1, "max_completion_tokens": 100, "reasoning_effort": "medium"}
     assert sent.items() <= bodies[0].items() and "n" not in bodies[0]
     assert [body.get("top_p") for body in bodies] == [None, None, None, None, 0.5]
-    [said] = [record.message for record in caplog.records if "not sent" in record.message]
-    assert MODEL in said and "top_p=0.5" in said, "what is left out is said once"
+    [said] = [record.message for record in caplog.records if "top_p=0.5" in record.message]
+    assert MODEL in said, "what is left out is said once"
     # The switch for thinking goes to servers of one's own.
     assert [body.get("chat_template_kwargs") for body in bodies] == [None, *[{"enable_thinking": False}] * 4]
     named = LiteLLMEngine(ApiFlags(model_name=MODEL), Credentials({"OPENAI_API_KEY": SECRET}))
@@ -199,7 +199,7 @@ ENDS = [
     (failure(429, "Rate limit reached for requests per min. Visit your account page to learn more."), RETRIED, ""),
     (failure(429, "You exceeded your current quota, please check your plan. Retry in 0.01 s."), RETRIED, ""),
     (failure(529, "Overloaded"), RETRIED, ""),
-    (failure(429, headers={"Retry-After": "86400"}), ServiceDown, "pause of 86400 s"),
+    (failure(429, headers={"Retry-After": "86400"}), ServiceDown, "86400"),
     (failure(500, "on fire"), ProviderFailure, "on fire"),
     # The same, reported inside an answer.
     (failed_inside(), RETRIED, ""),
@@ -216,15 +216,15 @@ ENDS = [
     # Answers, with a program or without one.
     (failed_inside(text="four", reason="stop", error={"message": "", "code": None}), "stop", ""),
     (answer("four", reasoning_content="hm"), "stop", ""),
-    (answer(None, "length"), "length", "the provider sent no text"),
-    (answer(""), "stop", "the provider sent no text"),
+    (answer(None, "length"), "length", ""),
+    (answer(""), "stop", ""),
     (answer(None, refusal="I will not"), "stop", "I will not"),
-    (answer("four", "content_filter"), "error", "content filter"),
-    (answer("four", "SAFETY"), "error", "content filter"),
+    (answer("four", "content_filter"), "error", ""),
+    (answer("four", "SAFETY"), "error", ""),
     (answer("four", "max_tokens"), "length", ""),
-    (choices([]), "error", "no choice"),
+    (choices([]), "error", ""),
     # Conversations that leave no room by themselves, or are refused for their content.
-    *((failure(status, TOO_LONG[0]), LENGTH, "length is 10000") for status in (400, 500)),
+    *((failure(status, TOO_LONG[0]), LENGTH, "10000") for status in (400, 500)),
     (failure(400, "Invalid prompt: your prompt was flagged", code="invalid_prompt"), "error", "flagged"),
     (failure(403, "m requires moderation. Your input was flagged. No credits were charged.", code=403), "error", "fla"),
     (failure(403, "Forbidden", code=403, metadata=FLAGGED), "error", "Forbidden"),
@@ -252,7 +252,7 @@ ENDS_ELSEWHERE = [
     (CLAUDE, claude(529, "overloaded_error", "Overloaded"), RETRIED, ""),
     (CLAUDE, claude(400, INVALID, TOO_MANY[1]), RequestRefused, ""),
     (CLAUDE, claude(400, INVALID, TOO_LONG[5]), RETRIED, ""),
-    (ROUTER, failure(400, TOO_LONG[1], code=400), LENGTH, "length is 10000"),
+    (ROUTER, failure(400, TOO_LONG[1], code=400), LENGTH, "10000"),
     (ROUTER, failure(402, "Insufficient credits", code=402), RequestRefused, ""),
     (ROUTER, failure(400, "no", code=400, metadata={"raw": json.dumps({"error": TOO_MANY[0]})}), RequestRefused, ""),
 ]
@@ -269,7 +269,7 @@ async def test_each_answer_of_a_provider_is_retried_recorded_or_ends_the_run(
         if isinstance(end, str):
             [completion] = await ask(one, LONG)
             assert completion.finish_reason == ("stop" if end == RETRIED else end)
-            assert said in completion.message and (end != "error" or completion.message)
+            assert said in completion.message and bool(completion.message) == (end == "error" or not completion.text)
             assert completion.text == "four" if end == RETRIED else completion.text in ("", "four")
             if end == RETRIED:
                 assert [record["completion"]["text"] for record in read_records(calls_path(result))] == ["four"]
@@ -332,7 +332,7 @@ async def test_an_answer_takes_what_the_prompt_leaves_of_the_context(said, rest)
 async def test_a_server_that_is_not_there_is_named():
     with serve(answer()) as provider:
         gone = provider.url
-    with pytest.raises(ServiceDown, match=f"no server answers at {gone}"):
+    with pytest.raises(ServiceDown, match=f"{gone}.*--api_base"):
         await engine(provider).describe()
 
 
@@ -356,7 +356,7 @@ async def test_a_call_that_was_paid_for_is_not_paid_for_again(tmp_path):
             assert len(provider.requests) == before + 2 + 12
     assert [record["usage"]["completion_tokens"] for record in read_records(calls_path(result))][:2] == [5, 5]
     write_lines(calls_path(result), [{"id": "of another file"}])
-    with pytest.raises(UserError, match="not a log of calls"):
+    with pytest.raises(UserError, match=calls_path(result).name):
         CallLog(result)
 
 
@@ -364,7 +364,7 @@ async def test_a_spend_limit_needs_a_price_and_a_usage():
     with serve(answer(usage=None)) as provider:
         with pytest.raises(UserError, match="--prompt_price"):
             engine(provider, model_name="my-model", spend_limit=1)
-        with pytest.raises(SpendLimitReached, match="reported no usage"):
+        with pytest.raises(SpendLimitReached):
             await ask(engine(provider, spend_limit=1))
 
 
@@ -424,7 +424,7 @@ async def test_bedrock_is_reached_with_signed_requests(monkeypatch, caplog):
     headers = {name.lower(): value for name, value in request["headers"].items()}
     assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIASECRETSECRET/")
     assert SECRET not in json.dumps(provider.requests)
-    assert "does not take seed=" in caplog.text
+    assert "seed=" in caplog.text
     assert "AWS_SECRET_ACCESS_KEY" not in os.environ
 
 
@@ -446,24 +446,24 @@ async def test_what_aws_needs_is_named_before_any_request(monkeypatch, named):
         await ask(one)
 
 
-BAD_FLAGS = {
-    "LiteLLM knows no provider of model 'no-such'": ["--model_name", "no-such"],
-    "model ''": ["--model_name", ""],
-    "not a URL such as": ["--api_base", "localhost:8000"],
-    "not a URL": ["--api_base", "http://localhost:port/v1"],
-    "without user": ["--api_base", f"http://me:{SECRET}@localhost/v1"],
-    "spend_limit is": ["--spend_limit", "0"],
-    "requests_per_minute is": ["--requests_per_minute", "-1"],
-    "set OPENAI_API_KEY in the environment": [],
-    "OPENAI_API_KEY holds": ["--openai_api_key", "sk-one\nsk-two"],
-}
+# What a command's last line names, and its flags.
+BAD_FLAGS = [
+    ("'no-such'", "--model_name", "no-such"),
+    ("''", "--model_name", ""),
+    *(("--api_base", "--api_base", f"{url}/v1") for url in ("localhost:8000", "http://h:p", f"http://u:{SECRET}@h")),
+    ("spend_limit", "--spend_limit", "0"),
+    ("requests_per_minute", "--requests_per_minute", "-1"),
+    (KEY,),
+    (KEY, "--openai_api_key", "sk-one\nsk-two"),
+]
 
 
 def test_bad_flags_and_an_empty_key_are_named():
-    commands = [(ROOT, ["litellm_engine.py", *flags]) for flags in BAD_FLAGS.values()]
-    for message, (code, _, said) in zip(BAD_FLAGS, run_commands(commands, OPENAI_API_KEY=" \n"), strict=True):
-        assert code == 2 and message in said, message
-        assert "Traceback" not in said and SECRET not in said
+    commands = [(ROOT, ["litellm_engine.py", *flags]) for _, *flags in BAD_FLAGS]
+    for (named, *flags), (code, _, said) in zip(BAD_FLAGS, run_commands(commands, OPENAI_API_KEY=" \n"), strict=True):
+        *warned, last = said.splitlines()
+        assert (code, len(warned)) == (2, "--openai_api_key" in flags) and named in last, said
+        assert SECRET not in said
 
 
 RIGHT, WRONG = (f"```python\nprint(int(input()) {square})\n```" for square in ("** 2", "* 2"))
@@ -496,7 +496,7 @@ def test_the_commands_run_over_http_with_costs_and_without_secrets_in_what_they_
     [(_, checked, warned), *_] = ended
     assert f"{MODEL} (openai): 'Yes', stop" in checked
     assert "10 prompt tokens, 5 completion tokens, $0.000012" in checked
-    assert "can be seen by other users" in warned and "OPENAI_API_KEY" in warned and "AWS_REGION" not in warned
+    assert "OPENAI_API_KEY" in warned and "AWS_REGION" not in warned
     assert {request["headers"]["authorization"] for request in provider.requests} == {f"Bearer {SECRET}"}
     assert "ydantic" not in warned and "Warning" not in warned
     record = read_records(multi)[0]
@@ -523,7 +523,7 @@ async def test_a_run_that_reaches_its_spend_limit_stops_and_goes_on_with_a_highe
         return await sample(settings, judge=FakeJudge())
 
     with serve(answer(WRONG, usage=(1, 1))) as provider:
-        with pytest.raises(SpendLimitReached, match=rf"the spend limit of \${limit} is reached"):
+        with pytest.raises(SpendLimitReached, match=rf"\${limit} .*--spend_limit"):
             await run(limit)
         assert [record["id"] for record in read_records(output)] == [0, 1, 2]
         await run(9)
@@ -540,5 +540,5 @@ def test_an_interrupt_ends_a_run_at_once_and_keeps_what_is_finished(tmp_path):
         with running(tmp_path, *words, program=(sys.executable, "run_single_turn_litellm.py")) as command:
             command.wait_for(lambda: len(provider.requests) == 2)
             code, said = command.end(SIGNALS[0])  # the request that hangs would take longer
-    assert code == 130 and "run the same command again" in said[-1]
+    assert code == 130, said
     assert [record["id"] for record in read_records(output)] == [0]

@@ -89,9 +89,9 @@ CODE = (pickle.dumps(["[]"]), pickle.dumps(b"[]", 3), b"cos\nsystem\n(S'true'\nt
 REFUSED = {
     "private_test_cases": ("é", "", packed([])[:12], wrap(b"\x80\x04\x8c\xff"), wrap(b"\x80\x04.")),
     "private_test_cases.*code": map(wrap, CODE),
-    "not valid JSON": ("[{", wrap(pickle.dumps("{"))),
-    "too deeply": (wrap(pickle.dumps("[" * 100_000)),),
-    "half of a surrogate pair": (packed(cases(STDIN, ("\ud800", "1"))), wrap(pickle.dumps('[{"input": "\ud800"}]'))),
+    "private_test_cases.*JSON": ("[{", wrap(pickle.dumps("{"))),
+    "private_test_cases.*100": (wrap(pickle.dumps("[" * 100_000)),),
+    "surrogate": (packed(cases(STDIN, ("\ud800", "1"))), wrap(pickle.dumps('[{"input": "\ud800"}]'))),
 }
 
 
@@ -104,5 +104,5 @@ def test_data_that_is_not_a_packed_text_is_refused(says, text):
 def test_a_decompression_bomb_is_not_unpacked():
     bomb = wrap(b"\0" * (64 << 20))
     assert len(bomb) < 100_000
-    with pytest.raises(UserError, match="unpacks to more than 1048576 bytes"):
+    with pytest.raises(UserError, match="private_test_cases.*1048576"):
         decode_private_tests(bomb, limit=1 << 20)

@@ -102,7 +102,7 @@ def groups_of(batch):
 
 
 def updates(made, optimizer, own, weigh=method.grpo, kind=TorchPolicy):
-    """What `tests/verl_updates.py` makes, by method.py."""
+    """Figures of `tests/verl_updates.py`, by method.py."""
     batch = torch.load(made / "batch.pt")
     policy = kind.load(made / "model")
     groups = groups_of(batch)
@@ -146,7 +146,7 @@ def changes(made, weights):
 
 
 def differences(made, engine, mean, optimizer, own=None, **planted):
-    """How far method.py is from veRL, by what is compared."""
+    """Distance of method.py from veRL, by what is compared."""
     verl = torch.load(made / "updates.pt")
     theirs = verl[engine, mean, optimizer]
     if own is None:

@@ -22,34 +22,34 @@ RUN = "cobalt try unsplit.jsonl -o run"
 EVALUATE = "eval_multi_turn.py -i first.jsonl -o evaluated.jsonl"
 
 OF_COMMANDS = {
-    f"{SINGLE} --temperature -1": "setting 'temperature'",
-    f"{SINGLE} --top_p 1.5": "setting 'top_p'",
-    f"{SINGLE} -n 0": "num_completions is 0",
-    f"{SINGLE} --concurrency 0": "concurrency is 0",
-    f"{SINGLE} --prompts none-such": "no prompt set 'none-such'",
-    f"{SINGLE} --limit 0": "--limit is 0",
+    f"{SINGLE} --temperature -1": "'temperature'",
+    f"{SINGLE} --top_p 1.5": "'top_p'",
+    f"{SINGLE} -n 0": "num_completions",
+    f"{SINGLE} --concurrency 0": "concurrency",
+    f"{SINGLE} --prompts none-such": "'none-such'",
+    f"{SINGLE} --limit 0": "--limit",
     f"{SINGLE} --ids 1 none-such": "--ids none-such",
-    f"{SINGLE} --replay_file absent.jsonl": "cannot read absent.jsonl",
-    f"{SINGLE} --replay_file recorded.jsonl -n 2": "recorded.jsonl has 0 samples of 0 turns for problem 1",
-    f"{MULTI} --replay_file first.jsonl --turns 1": "2 samples of 1 turns for problem 1, and 2 of 2",
-    f"{SINGLE} --replay_file first.jsonl --ids 1 -n 3": "2 samples of 1 turns for problem 1, and 3 of 1",
+    f"{SINGLE} --replay_file absent.jsonl": "absent.jsonl",
+    f"{SINGLE} --replay_file recorded.jsonl -n 2": ("recorded.jsonl", "problem 1", "-n", "--ids"),
+    f"{MULTI} --replay_file first.jsonl --turns 1": ("first.jsonl", "problem 1", "--turns"),
+    f"{SINGLE} --replay_file first.jsonl --ids 1 -n 3": ("first.jsonl", "problem 1", "3", "-n"),
     f"{SINGLE} -i absent.jsonl": "absent.jsonl",
     f"{SINGLE} --input-file absent.jsonl": "absent.jsonl",
-    f"{SINGLE} -i bad.jsonl": "line 2: field 'question' is missing",
-    f"{SINGLE} -i empty.jsonl": "the file holds no problem",
-    f"{SINGLE} -i deep.jsonl": "nested too deeply",
-    f"{SINGLE} -i half.jsonl": "line 1: not Unicode text",
-    f"{SINGLE} -o /dev/null": "'/dev/null' is not a file",
+    f"{SINGLE} -i bad.jsonl": ("bad.jsonl", "line 2", "'question'"),
+    f"{SINGLE} -i empty.jsonl": "empty.jsonl",
+    f"{SINGLE} -i deep.jsonl": ("deep.jsonl", "line 1"),
+    f"{SINGLE} -i half.jsonl": ("half.jsonl", "line 1"),
+    f"{SINGLE} -o /dev/null": "'/dev/null'",
     # The problem brings a first message, which these prompts would not word.
     f"{SINGLE} -i own.jsonl --prompts paper": "'two'",
     f"{MULTI} -i own.jsonl --prompts program": "'two'",
-    f"{MULTI} -i closed.jsonl": "problem 1: it has no public tests",
+    f"{MULTI} -i closed.jsonl": ("problem 1", "'public_test_cases'"),
     f"{MULTI} --public_tests perturbed": "perturbed_public_test_cases",
-    f"{MULTI} -i turns.jsonl": "problem 1: field 'finish_reasons.0'",
+    f"{MULTI} -i turns.jsonl": ("problem 1", "'finish_reasons.0'"),
     f"{MULTI} --temperature 1.0": "temperature",
     f"{MULTI} -n 4": "-n 4",
     "cobalt sample -i problems.jsonl -o single.jsonl": "`cobalt serve --model",
-    EVALUATE: "run a multi-turn script first",
+    EVALUATE: ("first.jsonl", "'raw_responses'", "'conversations'"),
     "cobalt smaple": "sample",
     f"{TRY} --model chat -n 0": "num_completions",
     f"{TRY} --model chat --limit 0": "--limit",
@@ -73,7 +73,7 @@ OF_COMMANDS = {
     f"{SERVICES} --engine a=1 -- true": "--model",
     f"{SERVICES} --model ./chta -- true": "chta",
     f"{SERVICES} --model /no/such/model -- true": "/no/such/model",
-    f"{SERVICES} --model base -- true": "chat template",
+    f"{SERVICES} --model base -- true": ("base", "chat_template.jinja"),
     f"{SERVICES} --model Qwen/Qwen3-8B -- true": "HF_HUB_OFFLINE",
     f"{SERVICES} --model owner//name -- true": "owner//name",
     f"{SERVICES} --model chat --engine num_replicas=2 -- true": "num_replicas=2 --name vllm_actor",
@@ -84,7 +84,7 @@ OF_COMMANDS = {
     f"{SERVICES} --judge num_replicas=2 -- true": "num_replicas=2 --name evaluator",
     f"{SERVICES} -- no-such-command": "no-such-command",
 }
-"""What each sentence must name."""
+"""Words that each sentence must have."""
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +126,8 @@ def folder(tmp_path_factory):
 @pytest.mark.sandbox
 @pytest.mark.slow
 def test_a_mistake_is_answered_by_a_sentence_that_names_it_and_starts_nothing(folder):
-    before, places = {*folder.iterdir()}, {"XDG_CACHE_HOME": str(folder / "cache")}  # where logs would be
-    assert_each_is_refused([command.split() for command in OF_COMMANDS], OF_COMMANDS.values(), folder, **places)
+    before, caches = {*folder.iterdir()}, {"XDG_CACHE_HOME": str(folder / "cache")}  # where logs would be
+    assert_each_is_refused([command.split() for command in OF_COMMANDS], OF_COMMANDS.values(), folder, **caches)
     tried = folder / "tried"  # has the problems with their split tests
     assert {*folder.iterdir()} - before == {tried}
     assert {path.name for path in tried.iterdir()} <= {"problems.jsonl", "problems.run.json"}

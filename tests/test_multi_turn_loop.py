@@ -146,7 +146,7 @@ async def test_a_response_whose_text_has_other_tokens_begins_a_new_row(rollout, 
 
 @pytest.fixture
 def put(monkeypatch):
-    """What a process puts into veRL's queue for the outputs of one sample."""
+    """Entries that a process puts into veRL's queue for the outputs of one sample."""
     from verl.trainer.ppo.v1 import agent_loop_tq
 
     from cobalt_verl.agent_loops.worker import RewardingWorker
@@ -269,7 +269,7 @@ async def test_a_context_that_grows_too_long_ends_the_trajectory_without_a_final
     assert done.outputs[0].extra_fields["episode"]["solved"] is False
     best = await rollout(responses, limit, "cobalt.multi_turn.reward=best")
     assert (best.parts["acc"], best.outputs[0].extra_fields["episode"]["solved"]) == (1.0, True)
-    with pytest.raises(UserError, match="more than data.max_prompt_length"):
+    with pytest.raises(UserError, match="data.max_prompt_length"):
         await rollout(responses, "data.max_prompt_length=4")
 
 

@@ -127,12 +127,12 @@ def test_the_exported_policy_has_moved_as_far_as_its_last_validation_says(whole_
         measured.append(json.loads(arguments.output_file.read_bytes()))
     assert measured[0]["kl"] == 0 and measured[0]["responses"] == 24 < measured[0]["tokens"]
     assert measured[1]["kl"] == pytest.approx(metrics[-1]["validation/kl"], rel=1e-3)
-    with pytest.raises(UserError, match="other settings"):
+    with pytest.raises(UserError, match="0.json .*start"):
         divergence.main(replace(arguments, output_file=tmp_path / "0.json"))
 
 
 def test_policies_whose_tokenizers_differ_have_no_divergence(data, seed_model, policy, tmp_path):
-    with pytest.raises(UserError, match="make different tokens"):
+    with pytest.raises(UserError, match=f"{seed_model} .*{policy} "):
         divergence.main(divergence.Arguments(str(seed_model), policy, data / "validation.jsonl", tmp_path / "kl.json"))
 
 
@@ -147,7 +147,7 @@ def test_merged_adapters_are_the_weights_with_their_product():
         f"{name}.base_layer.weight": weight, f"{name}.lora_A.default.weight": low,
         f"{name}.lora_B.default.weight": high, "base_model.model.model.norm.weight": torch.ones(2),
     }  # fmt: skip
-    with pytest.raises(ValueError, match="adapters"):
+    with pytest.raises(ValueError, match="lora_train_meta.json"):
         merge_adapters(dict(weights), None)
     merge_adapters(weights, 0.5)
     assert weights.keys() == {"model.layers.0.q_proj.weight", "model.norm.weight"}
@@ -208,7 +208,7 @@ def test_supervised_training_reads_the_accepted_responses_alone_and_a_group_with
     assert [len(one) for one in loaded(records, "sft")] == [0, 2]
     for estimator in ("rloo", "grpo"):
         assert [row.advantage for one in loaded(records, estimator) for row in one] == pytest.approx([0] * 4)
-    with pytest.raises(UserError, match="accepted"):
+    with pytest.raises(UserError, match="g.jsonl: .* sft "):
         loaded(records[:1], "sft")
 
 
@@ -237,11 +237,11 @@ def test_groups_whose_rewards_are_all_equal_are_counted(loaded, estimator, share
     assert equal_groups(loaded(records, estimator)) == share
 
 
-@pytest.mark.parametrize(("missing", "names"), [("eos_token", "eos_token"), ("chat_template", "chat template")])
-def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missing, names):
+@pytest.mark.parametrize("missing", ["eos_token", "chat_template"])
+def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missing):
     path, broken = write_lines(tmp_path / "g.jsonl", [group("a", ["0"], ["1"])]), load_tokenizer(policy)
     setattr(broken, missing, None)
-    with pytest.raises(UserError, match=names):
+    with pytest.raises(UserError, match=missing):
         load_groups(path, broken, OfflineSettings("rloo"), 1000)
 
 
@@ -251,20 +251,20 @@ def test_a_policy_that_cannot_end_a_response_is_refused(policy, tmp_path, missin
         ({"estimator": "ppo"}, "estimator"),
         ({"scale": "laptop"}, "offline_scale"),
         ({"overrides": ["data.train_batch_size=0"]}, "train_batch_size"),
-        ({"overrides": ["data.train_batch_size=500"]}, "fewer than"),
-        ({"overrides": ["data.train_batch_size=5", "trainer.n_gpus_per_node=2"]}, "shared by 2"),
-        ({"overrides": ["data.max_length=20"]}, "longer"),
+        ({"overrides": ["data.train_batch_size=500"]}, "train.jsonl .*24 .*data.train_batch_size 500"),
+        ({"overrides": ["data.train_batch_size=5", "trainer.n_gpus_per_node=2"]}, "data.train_batch_size 5 .* 2 "),
+        ({"overrides": ["data.max_length=20"]}, "train.jsonl: 72 .*data.max_length 20"),
         ({"overrides": ["trainer.total_training_steps=99"]}, "total_training_steps"),
         ({"overrides": ["trainer.save_freq=null"]}, "save_freq"),
         ({"overrides": ["data.seed=-1"]}, "data.seed"),
         ({"overrides": ["optim.lr=inf"]}, "optim.lr"),
-        ({"overrides": ["data.train_max_samples=1"]}, "data.train_max_samples: leave it out"),
-        ({"overrides": ["model.path=elsewhere"]}, "model.path: leave it out"),
-        ({"overrides": ["cobalt.gpu_memory_gib=80GB"]}, "gpu_memory_gib is '80GB'"),
+        ({"overrides": ["data.train_max_samples=1"]}, "data.train_max_samples"),
+        ({"overrides": ["model.path=elsewhere"]}, "model.path"),
+        ({"overrides": ["cobalt.gpu_memory_gib=80GB"]}, "cobalt.gpu_memory_gib .*'80GB'"),
         ({"overrides": ["data.chat_template_thinking=perhaps"]}, "chat_template_thinking"),
         ({"overrides": ["offline.gamma=1"]}, "gamma"),
-        ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "needs a GPU"),
-        ({"model": "no/such/folder"}, "tokenizer"),
+        ({"overrides": ["model.override_config.attn_implementation=flash_attention_2"]}, "flash_attention_2"),
+        ({"model": "no/such/folder"}, "'no/such/folder'"),
         ({"data_dir": Path("nowhere")}, "train.jsonl"),
         ({"overrides": ["trainer.save_freq"]}, "'trainer.save_freq'"),
     ],

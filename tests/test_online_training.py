@@ -167,12 +167,12 @@ def test_rows_say_how_an_episode_goes_on(tmp_path, policy):
     assert "episode" not in plain["extra_info"] and plain["prompt"] == row["prompt"]
 
 
-@pytest.mark.parametrize(("inputs", "message"), [([], "no public tests"), (["9\n"], "is not among all tests")])
-def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, policy, inputs, message):
+@pytest.mark.parametrize("inputs", [[], ["9\n"]])
+def test_a_problem_whose_public_tests_cannot_give_feedback_is_refused(tmp_path, policy, inputs):
     public = json.dumps({"inputs": inputs, "outputs": inputs})
     train = write_lines(tmp_path / "t.jsonl", [square_problem("t", public_test_cases=public)])
     validation = write_lines(tmp_path / "v.jsonl", [square_problem("v")])
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="t.jsonl: .*'t': .*'public_test_cases'"):
         rows_of([train, validation], tmp_path, policy, episodes=True)
 
 
@@ -191,7 +191,7 @@ def test_a_folder_of_prompts_is_named_by_its_whole_path(tmp_path, policy, monkey
 def test_tests_are_found_among_others_and_results_are_read_there():
     every = TestSuite(("a", "b", "a", "c"), ("1", "2", "1", "3"))
     assert every.positions_of(TestSuite(("c", "a"), ("3", "1"))) == [3, 0]
-    with pytest.raises(UserError, match="is not among"):
+    with pytest.raises(UserError):
         every.positions_of(TestSuite(("a", "a"), ("1", "2")))
     assert result_of(True, False, False).select([2, 0]).feedback == ["test 2 fails", ""]
     assert result_of(True, False, False).select([2, 0]).passing == [False, True]

@@ -85,7 +85,7 @@ SEVERAL = {
     **{"groups of judged programs": _SPLITS, "rows of problems": _PARQUET, "rows of prompts": _PARQUET},
     "classifier": ("classified.calls.jsonl", "classified.jsonl"),
 }
-"""What these write besides manifests; the others write the value of `-o`."""
+"""Files that these write besides manifests; the others write the value of `-o`."""
 ASKS_A_PROVIDER = "classifier"
 VERDICTS = ("(1) Hard Coding", "(2) Logic Overfitting", "(3) Semantic Drifting", "(4) Others")
 
@@ -93,7 +93,7 @@ CASES = {"half": ("half", False), "same": ("whole", False), "changed": ("whole",
 """Of a stage's command: what lies in its folder, and whether a setting differs."""
 
 MEASURED = ("cpu_seconds", "wall_seconds", "peak_memory_bytes", "queue_seconds", "run_seconds", "marked")
-"""What differs from run to run, and what the tests add."""
+"""Fields that differ from run to run, and those that the tests add."""
 
 
 def recorded(name):
@@ -278,7 +278,7 @@ TRAINING = (
     " data.max_prompt_length=128 data.max_response_length=24 trainer.save_freq=1 trainer.test_freq=1"
     " trainer.total_epochs=2 +actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=16"
 )
-"""What trained `training/run`; its last setting was a default then."""
+"""Command that trained `training/run`; its last setting was a default then."""
 
 
 def put_training(folder):

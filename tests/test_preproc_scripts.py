@@ -45,8 +45,8 @@ def ran(tmp_path_factory):
         for link in LINKS:
             (folder / link).symlink_to(folder / "out.jsonl")
         (folder / "in.jsonl").hardlink_to(folder / "out.jsonl")
-        places = {"IN": folder / "in.jsonl", "OUT": folder / "out.jsonl", "FOLDER": folder}
-        commands.append((folder, [script, *(str(places.get(flag, flag)) for flag in flags.split())]))
+        paths = {"IN": folder / "in.jsonl", "OUT": folder / "out.jsonl", "FOLDER": folder}
+        commands.append((folder, [script, *(str(paths.get(flag, flag)) for flag in flags.split())]))
     ended = run_commands_for_imports(commands, XDG_RUNTIME_DIR="/nonexistent")
     helps = {words[0]: result for (_, words), result in zip(commands, ended, strict=False) if "--help" in words}
     return helps, {script: (folders[script], *ended[len(helps) + i]) for i, script in enumerate(FLAGS)}

@@ -35,27 +35,26 @@ def test_without_a_split_every_test_is_hidden_and_none_public(tmp_path, identifi
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "named"),
     [
-        ({key: value for key, value in RECORD.items() if key != "id"}, "line 2: field 'id'"),
-        ({"id": 1, "test_cases": TESTS}, "line 2: field 'question' is missing"),
-        (RECORD | {"id": True}, "field 'id'"),
-        (RECORD | {"id": 1, "test_cases": {"inputs": [], "outputs": []}}, "the test suite is empty"),
-        (RECORD | {"id": 1, "test_cases": {"inputs": ["1"], "outputs": []}}, "1 inputs but 0 outputs"),
-        (RECORD | {"id": 1, "test_cases": {"inputs": [1], "outputs": ["1"]}}, "field 'test_cases': field 'inputs.0'"),
-        (RECORD | {"id": 1, "test_cases": "{"}, "field 'test_cases'"),
+        ({key: value for key, value in RECORD.items() if key != "id"}, "'id'"),
+        ({"id": 1, "test_cases": TESTS}, "'question'"),
+        (RECORD | {"id": True}, "'id'"),
+        (RECORD | {"id": 1, "test_cases": {"inputs": [], "outputs": []}}, "'test_cases'"),
+        (RECORD | {"id": 1, "test_cases": {"inputs": ["1"], "outputs": []}}, "'test_cases': .*1.*0"),
+        (RECORD | {"id": 1, "test_cases": {"inputs": [1], "outputs": ["1"]}}, "'test_cases'.*'inputs.0'"),
+        (RECORD | {"id": 1, "test_cases": "{"}, "'test_cases'"),
         *((RECORD | {"id": 1, "test_cases": CALLS | {"asserts": value}}, "asserts") for value in (1, "yes")),
         *((RECORD | {"id": 1, "test_cases": CALLS | {"fn_name": name}}, "fn_name") for name in (3, "f(); evil", "")),
         (RECORD | {"id": 1, "test_cases": json.loads(TESTS) | {"asserts": True}}, "asserts"),
         (RECORD | {"id": 1, "hidden_test_cases": {"inputs": [], "outputs": []}}, "'hidden_test_cases'"),
-        (RECORD | {"id": 1, "instruction": 3}, "field 'instruction' is not a string"),
-        (RECORD, "line 2: id 0 is already used"),
+        (RECORD | {"id": 1, "instruction": 3}, "'instruction'"),
+        (RECORD, "id 0"),
     ],
 )
-def test_a_malformed_line_is_named_with_its_field(tmp_path, bad, message):
-    with pytest.raises(UserError, match="p.jsonl") as caught:
+def test_a_malformed_line_is_named_with_its_field(tmp_path, bad, named):
+    with pytest.raises(UserError, match=f"p.jsonl, line 2: .*{named}"):
         load_problems(write_lines(tmp_path / "p.jsonl", [RECORD, bad]))
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["test_cases", "public_test_cases", "hidden_test_cases"])
@@ -67,7 +66,7 @@ def test_a_malformed_line_is_named_with_its_field(tmp_path, bad, message):
 def test_tests_of_functions_that_are_not_json_are_refused_by_line_and_field(tmp_path, field, as_text, inputs, outputs):
     tests = CALLS | {"inputs": [*CALLS["inputs"], inputs], "outputs": [*CALLS["outputs"], outputs]}
     record = RECORD | {"test_cases": CALLS, field: json.dumps(tests) if as_text else tests}
-    with pytest.raises(UserError, match=rf"line 1: field '{field}': .*'f'"):
+    with pytest.raises(UserError, match=rf"line 1: .*'{field}': .*'f'"):
         load_problems(write_lines(tmp_path / "p.jsonl", [record]))
     with pytest.raises(UserError, match="p.jsonl"):
         split_problem_file(tmp_path / "p.jsonl", tmp_path / "split.jsonl")

@@ -57,7 +57,7 @@ def test_the_local_judge_prints_its_verdicts():
 
 
 def rewards_of(code_reward, *responses):
-    """What the trainer asks for: every argument by name, the data set's columns repeated for each completion."""
+    """Call as the trainer makes it: every argument by name, the data set's columns repeated for each completion."""
     count = len(responses)
     columns = {"prompts": [[{"role": "user", "content": "p"}]] * count, "tests": [TESTS] * count}
     completions = [[{"role": "assistant", "content": response}] for response in responses]

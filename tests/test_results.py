@@ -39,7 +39,7 @@ def test_a_pooled_figure_is_the_mean_over_the_problems_of_all_seeds(tmp_path):
 
 
 def test_a_difference_is_paired_within_each_problem_of_each_seed_and_has_an_interval_where_it_varies(tmp_path):
-    """Where each program of the second turn is as good as the first one of its own problem, there is no spread."""
+    """If each program of the second turn is as good as the first one of its own problem, there is no spread."""
     rates = {0: [[[0.0, 0.0]], [[1.0, 1.0]], [[0.0, 0.0]]], 1: [[[1.0, 1.0]], [[0.0, 0.0]], [[1.0, 1.0]]]}
     runs, other = runs_of(tmp_path / "a", rates), runs_of(tmp_path / "b", dict(reversed(rates.items())))
     for estimate in (gain(runs, 0, runs, 1).problems, gain(runs, 0, other, 1).problems):
@@ -146,10 +146,10 @@ def training_run(folder, seconds, checkpoints=(), **metrics):
 def test_the_time_of_a_run_is_that_of_its_steps_with_a_first_one_like_the_others(tmp_path):
     run = training_run(tmp_path / "run", [50.0] + [10.0] * 5, checkpoints=(2, 4, 6))
     assert training_seconds(run, 3) == 30
-    with pytest.raises(UserError, match="7 steps|not 7"):
+    with pytest.raises(UserError, match=rf"{run} .*\b7\b"):
         training_seconds(run, 7)
     assert [last_step_within(run, seconds) for seconds in (5, 20, 39.9, 40, 1000)] == [2, 2, 2, 4, 6]
-    with pytest.raises(UserError, match="no checkpoint"):
+    with pytest.raises(UserError, match=str(tmp_path / "other")):
         last_step_within(training_run(tmp_path / "other", [10.0]), 100)
 
 

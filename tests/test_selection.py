@@ -232,14 +232,14 @@ SQUARE = without(without(trajectory_record(3, [[WRONG, HALF, RIGHT]] * 3), "hidd
     ("records", "message"),
     [
         ([square_problem(3)], "record 3: .*'conversations'"),
-        ([without(THREE, "all_pass_rates")], "record 3: .*'all_pass_rates': run eval_multi_turn.py"),
-        ([without(THREE, "public_pass_rates")], "has no 'public_pass_rates'"),
-        ([trajectory_record(3, [[WRONG, RIGHT]])], "2 turns, .* 3 .*--num_turns 2"),
-        ([SQUARE], "the axes of its fields"),  # as of another project
-        ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "field 'all_pass_rates' holds 0.3, .* 2 tests"),
+        ([without(THREE, "all_pass_rates")], "record 3: .*'all_pass_rates'.* eval_multi_turn.py"),
+        ([without(THREE, "public_pass_rates")], "record 3: .*'public_pass_rates'"),
+        ([trajectory_record(3, [[WRONG, RIGHT]])], "record 3: .* 2 .* 3 .*--num_turns 2"),
+        ([SQUARE], "record 3: .*run_multi_turn_vllm.py --replay_file"),  # as of another project
+        ([THREE | {"all_pass_rates": [[0, 0.3, 1]] * 2}], "record 3: .*'all_pass_rates' .*0.3.* 2 "),
         ([THREE | {"conversations": [THREE["conversations"][0][:-1]] * 2}], "record 3: .*feedback"),
-        ([without(THREE, "public_test_cases")], "record 3: .*field 'public_test_cases'"),
-        ([without(THREE, "test_cases")], "field 'test_cases' is missing"),
+        ([without(THREE, "public_test_cases")], "record 3: .*'public_test_cases'"),
+        ([without(THREE, "test_cases")], "record 3: .*'test_cases'"),
         ([THREE | {"public_tests": "perturbed"}], "record 3: .*--perturbed_ratio"),
     ],
 )
@@ -308,18 +308,18 @@ async def test_a_failing_judge_ends_the_run_and_never_becomes_a_prompt(tmp_path,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_turns": 0}, "num_turns is 0"),
-        ({"max_trajectories": 0}, "max_trajectories is 0"),
-        ({"perturbed_ratio": 1.5}, "perturbed_ratio is 1.5"),
-        ({"perturbed_ratio": 1.0}, "give --perturbed_file"),
-        ({"max_prompt_tokens": 1}, r"no prompt is left \(.*1 dropped: the problem is over the token limit"),
+        ({"num_turns": 0}, "num_turns .*0"),
+        ({"max_trajectories": 0}, "max_trajectories .*0"),
+        ({"perturbed_ratio": 1.5}, "perturbed_ratio .*1.5"),
+        ({"perturbed_ratio": 1.0}, "--perturbed_file"),
+        ({"max_prompt_tokens": 1}, "evaluation.jsonl: .*--max_prompt_tokens.* docs/method.md"),
         *(
             ({"perturbed_ratio": 0.5, "perturbed_file": problem}, message)
             for problem, message in (
-                (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "other public"),
-                (square_problem(5, perturbed_public_test_cases=PERTURBED), "give --perturbed_file"),
-                (square_problem(0), "field 'perturbed_public_test_cases' is missing"),
-                (square_problem(0, perturbed_public_test_cases="x"), "not valid JSON"),
+                (square_problem(0, public_test_cases=PERTURBED, perturbed_public_test_cases=PERTURBED), "problem 0 "),
+                (square_problem(5, perturbed_public_test_cases=PERTURBED), "--perturbed_file"),
+                (square_problem(0), "line 1: .*'perturbed_public_test_cases'.* run_perturbation.py"),
+                (square_problem(0, perturbed_public_test_cases="x"), "'perturbed_public_test_cases'.* JSON"),
             )
         ),
     ],
@@ -335,16 +335,16 @@ async def test_settings_that_cannot_work_and_perturbed_tests_of_another_run_are_
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "says"),
+    ("file", "content", "names"),
     [
-        ("tokenizer.json", '{"model": {"type": "no such"}}', "cannot load the tokenizer"),
-        ("tokenizer.json", None, "cannot load the tokenizer"),
-        ("chat_template.jinja", None, "has no chat template"),
-        *((None, name, f"tokenizer of '{name}'.* folder") for name in ("nobody/no-such-model", "no/such/folder")),
+        ("tokenizer.json", '{"model": {"type": "no such"}}', "policy'.* tokenizer.json"),
+        ("tokenizer.json", None, "policy'.* tokenizer.json"),
+        ("chat_template.jinja", None, "policy .* chat_template.jinja"),
+        *((None, name, f"'{name}'.* tokenizer.json") for name in ("nobody/no-such-model", "no/such/folder")),
     ],
 )
 def test_a_model_whose_tokenizer_or_chat_template_cannot_be_used_is_named(
-    tmp_path, policy, monkeypatch, file, content, says
+    tmp_path, policy, monkeypatch, file, content, names
 ):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = Path(shutil.copytree(policy, tmp_path / "policy"))
@@ -352,7 +352,7 @@ def test_a_model_whose_tokenizer_or_chat_template_cannot_be_used_is_named(
         (folder / file).unlink()
     elif file:
         (folder / file).write_text(content)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=names):
         PromptTokenCounter(str(folder) if file else content)
 
 
@@ -482,12 +482,12 @@ OF_PROBLEMS, OF_PROMPTS = SingleTurnRowsSettings, MultiTurnRowsSettings
 @pytest.mark.parametrize(
     ("kind", "change", "validation", "limit", "message"),
     [
-        (OF_PROBLEMS, square_problem(1), [], 4096, "v.jsonl: .* 0 of 0 .*--max_prompt_length 4096"),
-        (OF_PROBLEMS, square_problem(1), [square_problem(2)], 5, "1 of 1 .*--max_prompt_length 5"),
-        (OF_PROBLEMS, square_problem(1), [square_problem(2)], 0, "max_prompt_length is 0"),
+        (OF_PROBLEMS, square_problem(1), [], 4096, "v.jsonl: .*--max_prompt_length 4096"),
+        (OF_PROBLEMS, square_problem(1), [square_problem(2)], 5, "t.jsonl: .* 1 .*--max_prompt_length 5"),
+        (OF_PROBLEMS, square_problem(1), [square_problem(2)], 0, "max_prompt_length .*0"),
         (OF_PROMPTS, {"problem_id": None, "prompt": None}, [PROMPT], 4096, "process_multi_turn_taco.py"),
-        (OF_PROMPTS, {"test_cases": "["}, [PROMPT], 4096, "not valid JSON"),
-        (OF_PROMPTS, {"test_cases": {"inputs": [], "outputs": []}}, [PROMPT], 4096, "'test_cases' has no test"),
+        (OF_PROMPTS, {"test_cases": "["}, [PROMPT], 4096, "'1/-/0' .*JSON"),
+        (OF_PROMPTS, {"test_cases": {"inputs": [], "outputs": []}}, [PROMPT], 4096, "'test_cases'"),
         (OF_PROMPTS, {"prompt": [{"role": "assistant", "content": "a"}]}, [PROMPT], 4096, "'prompt"),
         (OF_PROMPTS, {"prompt": []}, [PROMPT], 4096, "'prompt"),
         (OF_PROMPTS, {"prev_best_pass_rate": 2}, [PROMPT], 4096, "'prev_best_pass_rate'"),

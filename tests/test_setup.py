@@ -1,4 +1,4 @@
-"""What scripts/setup.sh decides, in a copy of the repository whose .venv records what would be installed."""
+"""Decisions of scripts/setup.sh, in a copy of the repository whose .venv records what would be installed."""
 
 import hashlib
 import os
@@ -64,7 +64,7 @@ def would_install(root, *arguments, **options):
 
 
 def refused(root, *arguments, **options):
-    """What set-up refuses to do, in one line."""
+    """Message of a set-up that refuses, in one line."""
     finished = set_up(root, *arguments, **options)
     assert (finished.returncode, len(finished.stderr.splitlines())) == (2, 1), finished.stderr
     return finished.stderr

@@ -89,22 +89,22 @@ LINES = b'{"id": 1}\n{"id": 2}\n'
         ("r.jsonl", '{"id": "é"}\n'.encode("latin-1"), "UTF-8"),
         ("r.jsonl.gz", gzip.compress(gzip.compress(LINES, mtime=0), mtime=0), "UTF-8"),
         ("r.jsonl.gz", gzip.compress(LINES * 1000, mtime=0)[:30], ""),
-        ("r.jsonl.gz", gzip.compress(LINES + b'{"id":\n', mtime=0), "line 3: not valid JSON"),
+        ("r.jsonl.gz", gzip.compress(LINES + b'{"id":\n', mtime=0), "line 3: .*JSON"),
         ("r.jsonl", b"PAR1" + b"\0" * 20, "Parquet"),
         ("r.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
-        ("r.jsonl", b"<!DOCTYPE html>\n", "download"),
-        ("r.json", json.dumps({"id": 1}, indent=2).encode(), "one JSON object a line, or one array"),
-        ("r.jsonl", b'"id"\n', "one JSON object a line, or one array"),
+        ("r.jsonl", b"<!DOCTYPE html>\n", "HTML"),
+        ("r.json", json.dumps({"id": 1}, indent=2).encode(), "line 1: .*array"),
+        ("r.jsonl", b'"id"\n', "line 1: .*array"),
         *(("r.json", content, "") for content in (b"[1, 2]", b"[{]", b"[", b'[{"id": 1}, 2]')),
-        *(("r.jsonl", content, "cut off") for content in (b'{"id": "\xc3', b'{"id": 1}\n{"id": 2')),
-        ("r.jsonl", b'{"id": ' + b"1" * (LONGEST_NUMBER + 1) + b"}\n", "line 1: .*digits"),
+        *(("r.jsonl", content, "cut") for content in (b'{"id": "\xc3', b'{"id": 1}\n{"id": 2')),
+        ("r.jsonl", b'{"id": ' + b"1" * (LONGEST_NUMBER + 1) + b"}\n", f"line 1: .*{LONGEST_NUMBER}"),
     ],
 )
 def test_a_file_in_another_form_is_named_with_what_to_do(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf"{name}.*{says}") as caught:
         list(read_rows(tmp_path / name))
-    assert says in ("", "cut off") or "cut off" not in str(caught.value)
+    assert says in ("", "cut") or "cut" not in str(caught.value)
 
 
 def test_integers_beyond_pythons_limit_and_numbers_that_json_lacks_come_back_as_json(tmp_path):
@@ -120,7 +120,7 @@ def test_integers_beyond_pythons_limit_and_numbers_that_json_lacks_come_back_as_
     assert [again for _, again in read_rows(path)] == [row | {"x": [None, float("inf"), 1.5]}]
     json.loads(written, parse_int=len, parse_constant=pytest.fail)
     assert sys.get_int_max_str_digits() == limit
-    with pytest.raises(ValueError, match="digits"):
+    with pytest.raises(ValueError, match=str(LONGEST_NUMBER)):
         encode_record({"id": 10 ** (LONGEST_NUMBER + 1)})
 
 
@@ -149,9 +149,9 @@ MIB = b"x" * (1 << 20)
     ("name", "head", "piece", "named"),
     [
         ("line.jsonl.gz", b'{"id": 0}\n{"id": "', MIB, "line 2"),
-        ("array.json.gz", b'[{"id": "', MIB, "array"),
-        ("lines.jsonl.gz", b"", b'{"id": "' + MIB + b'"}\n', "unpacked"),
-        ("many.parquet", b"", b"", "unpacked"),
+        ("array.json.gz", b'[{"id": "', MIB, f" {LARGEST_ROW >> 20} MiB"),
+        ("lines.jsonl.gz", b"", b'{"id": "' + MIB + b'"}\n', f" {MOST_EXPANSION} "),
+        ("many.parquet", b"", b"", f" {MOST_EXPANSION} "),
     ],
 )
 def test_a_small_file_does_not_take_the_memory_of_what_it_unpacks_to(tmp_path, name, head, piece, named):

@@ -1,4 +1,4 @@
-"""What every stage does at kills, full disks, signals and failures, on tiny ones; and the form of all settings."""
+"""Behaviour of every stage at kills, full disks, signals and failures, on tiny ones; and the form of all settings."""
 
 import ast
 import asyncio
@@ -35,7 +35,7 @@ from cobalt.stage.workers import work_on_all
 
 NUMBERS = range(6)
 HAPPENS = {}
-"""What happens at a number, in the process of a stage: a function; if it returns True, the stage hangs after it."""
+"""Event at a number, in the process of a stage: a function; if it returns True, the stage hangs after it."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Run:
         return process.exitcode
 
     def left(self):
-        """What lies in the folder besides the input."""
+        """Files in the folder besides the input."""
         return {path.name: path.read_bytes() for path in self.folder.glob("result*")}
 
     def ids(self):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import FakeJudge, write_lines
 
 from cobalt.datasets.readings import Task
-from cobalt.datasets.taco import Rule, TacoSettings, capped_places, easiest_places, read_row, taco
+from cobalt.datasets.taco import Rule, TacoSettings, capped_indices, easiest_indices, read_row, taco
 from cobalt.judge import JudgeSettings, LocalJudge
 from cobalt.problems.problem import TestSuite, load_problems
 from cobalt.stage.errors import UserError
@@ -90,7 +90,7 @@ def test_tests_that_are_nested_too_deep_to_read_drop_their_row():
 @given(st.lists(st.text(max_size=6), max_size=60), st.integers(8, 24))
 @example(["x"] * 25, 20)
 def test_the_cap_keeps_the_longest_and_shortest_inputs_in_their_order(inputs, most):
-    indexes = capped_places(inputs, most)
+    indexes = capped_indices(inputs, most)
     assert indexes == sorted(set(indexes))
     assert len(indexes) == min(len(inputs), most)
     if len(inputs) <= most:
@@ -105,14 +105,14 @@ def test_the_cap_keeps_the_longest_and_shortest_inputs_in_their_order(inputs, mo
 def test_public_tests_are_the_easiest_of_the_attempts(passes, data):
     inputs = data.draw(st.lists(st.text(max_size=4), min_size=len(passes), max_size=len(passes)))
     suite = TestSuite(tuple(inputs), tuple(inputs))
-    public = easiest_places(suite, 4, passes)
+    public = easiest_indices(suite, 4, passes)
     hidden = [index for index in range(len(suite)) if index not in public]
     assert public == sorted(public)
     assert min(passes[index] for index in public) >= max(passes[index] for index in hidden)
-    assert easiest_places(suite, 4, [1] * len(suite)) == easiest_places(suite, 4, None)
+    assert easiest_indices(suite, 4, [1] * len(suite)) == easiest_indices(suite, 4, None)
     # Without attempts the shortest inputs, and of equals the first.
     suite = TestSuite(("bb", "ccc", "a", "bb", "a", "bb"), ("",) * 6)
-    assert easiest_places(suite, 4, None) == [0, 2, 3, 4]
+    assert easiest_indices(suite, 4, None) == [0, 2, 3, 4]
 
 
 # Runs

@@ -113,7 +113,7 @@ def test_what_decides_the_result_may_not_change_between_a_run_and_its_continuati
 
 
 @pytest.mark.parametrize(
-    ("override", "names"), [("data.no_such_key=1", "no_such_key"), ("data=null", "composed"), ("batch 8", "batch 8")]
+    ("override", "names"), [("data.no_such_key=1", "no_such_key"), ("data=null", "NoneType"), ("batch 8", "batch 8")]
 )
 def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
     with pytest.raises(UserError, match=names):
@@ -121,72 +121,72 @@ def test_a_setting_that_is_not_there_gets_one_sentence(world, override, names):
 
 
 WRONG_KINDS = {
-    "actor_rollout_ref.rollout.top_p=0.9": "top_p",
-    "actor_rollout_ref.rollout.top_k=20": "top_k",
-    "data.truncation=right": "generation prompt",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=few": "size_per_gpu is 'few'",
-    "cobalt.gpu_memory_gib=80GB": "cobalt.gpu_memory_gib is '80GB'",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=0": "ppo_mini_batch_size is 0",
-    "actor_rollout_ref.actor.optim.lr=0": "optim.lr is 0",
-    "actor_rollout_ref.rollout.temperature=0": "temperature is 0",
-    "cobalt.loss_agg=batch": "cobalt.loss_agg is 'batch'",
-    "trainer.max_actor_ckpt_to_keep=2": "trainer.max_actor_ckpt_to_keep is 2",
-    "cobalt.keep_checkpoints=0": "cobalt.keep_checkpoints is 0",
-    "trainer.save_freq=abc": "trainer.save_freq is 'abc'",
-    "cobalt.multi_turn=3": "cobalt.multi_turn is 3",
+    "actor_rollout_ref.rollout.top_p": "0.9",
+    "actor_rollout_ref.rollout.top_k": "20",
+    "data.truncation": "right",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": "few",
+    "cobalt.gpu_memory_gib": "80GB",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "0",
+    "actor_rollout_ref.actor.optim.lr": "0",
+    "actor_rollout_ref.rollout.temperature": "0",
+    "cobalt.loss_agg": "batch",
+    "trainer.max_actor_ckpt_to_keep": "2",
+    "cobalt.keep_checkpoints": "0",
+    "trainer.save_freq": "abc",
+    "cobalt.multi_turn": "3",
 }
-"""Settings that are not what they must be, and what the sentence about each says."""
+"""Settings that are not what they must be; the sentence about each names both."""
 
 
 def test_all_settings_of_a_wrong_kind_are_named_at_once(world):
-    errors = errors_of(world, *WRONG_KINDS, **EPISODES)
-    assert [message for message in WRONG_KINDS.values() if not any(message in error for error in errors)] == [], errors
+    errors = errors_of(world, *map("=".join, WRONG_KINDS.items()), **EPISODES)
+    assert all(any(key in error and value in error for error in errors) for key, value in WRONG_KINDS.items()), errors
 
 
 @pytest.mark.parametrize(
-    ("choices", "overrides", "message"),
+    ("choices", "overrides", "names"),
     [
-        ({}, "actor_rollout_ref.rollout.n=1", "at least 2 samples"),
-        ({}, "data.train_batch_size=20", "not a multiple"),
-        ({}, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7", "micro"),
-        ({}, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48", "rollout.log_prob_micro_batch"),
-        ({}, "trainer.n_gpus_per_node=3", "the number of GPUs, 3"),
-        ({}, "trainer.total_training_steps=99", "99 is more than the 36 steps"),
+        ({}, "actor_rollout_ref.rollout.n=1", "actor_rollout_ref.rollout.n grpo"),
+        ({}, "data.train_batch_size=20", "data.train_batch_size 20 actor.ppo_mini_batch_size 16"),
+        ({}, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=7", "actor.ppo_micro_batch_size_per_gpu 7"),
+        ({}, "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48", "rollout.log_prob_micro 48"),
+        ({}, "trainer.n_gpus_per_node=3", "actor.ppo_mini_batch_size rollout.n 128 3"),
+        ({}, "trainer.total_training_steps=99", "trainer.total_training_steps 99 36"),
         ({}, "data.train_files=[a,b]", "verl_preproc"),
-        ({}, "data.max_prompt_length=20", "150 prompts are longer than data.max_prompt_length 20: p0 (70)"),
-        ({}, "data.train_batch_size=192 actor_rollout_ref.actor.ppo_mini_batch_size=192", "fewer than"),
+        ({}, "data.max_prompt_length=20", "train.parquet 150 data.max_prompt_length 20 p0 70"),
+        ({}, "data.train_batch_size=192 actor_rollout_ref.actor.ppo_mini_batch_size=192", "data.train_batch_size 192"),
         ({}, "reward.reward_manager.name=dapo", "reward.num_workers"),
         ({}, "cobalt.loss_agg=micro_batch actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "'seq-mean"),
-        ({}, f"{DYNAMIC} cobalt.loss_agg=micro_batch", "use_dynamic_bsz True"),
-        ({}, f"{DYNAMIC} actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1183", "_len_per_gpu 1183 is less"),
-        (EPISODES, "cobalt.multi_turn.turns=0", "turns is 0"),
-        (EPISODES, "cobalt.multi_turn.reward=mean", "reward is 'mean'"),
-        (EPISODES, "cobalt.multi_turn.stop=soon", "stop is 'soon'"),
+        ({}, f"{DYNAMIC} cobalt.loss_agg=micro_batch", "cobalt.loss_agg use_dynamic_bsz"),
+        ({}, f"{DYNAMIC} actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=1183", "_len_per_gpu 1183 1184"),
+        (EPISODES, "cobalt.multi_turn.turns=0", "cobalt.multi_turn turns 0"),
+        (EPISODES, "cobalt.multi_turn.reward=mean", "cobalt.multi_turn reward 'mean'"),
+        (EPISODES, "cobalt.multi_turn.stop=soon", "cobalt.multi_turn stop 'soon'"),
         (EPISODES, "+cobalt.multi_turn.horizon=3", "horizon"),
         (EPISODES, "algorithm.adv_estimator=verpo", "cobalt.judge_every_turn=true"),
         (EPISODES, "algorithm.adv_estimator=rloo", "algorithm.adv_estimator 'rloo'"),
-        (VERPO | {"rollout": "single_turn"}, "", "use the rollout multi_turn"),
+        (VERPO | {"rollout": "single_turn"}, "", "verpo multi_turn"),
         (VERPO, "cobalt.judge_every_turn=false", "cobalt.judge_every_turn=true"),
         (VERPO, "algorithm.verpo.gamma=2", "'gamma'"),
         (VERPO, "algorithm.use_kl_in_reward=true", "use_kl_in_reward"),
-        (VERPO, "actor_rollout_ref.rollout.n=1", "verpo compares at least 2 samples"),
+        (VERPO, "actor_rollout_ref.rollout.n=1", "actor_rollout_ref.rollout.n verpo"),
     ],
 )
-def test_a_setting_that_would_harm_is_refused(world, choices, overrides, message):
+def test_a_setting_that_would_harm_is_refused(world, choices, overrides, names):
     config = composed(run_of(world, **choices).data_dir, world / "model", world / "out", **choices)
     errors = refused_training(changed(config, *overrides.split()))
-    assert any(message in error for error in errors), errors
+    assert any(all(name in error for name in names.split()) for error in errors), errors
 
 
 @pytest.mark.parametrize(
     ("choices", "override"), [({}, "data.max_response_length=32000"), (EPISODES, "data.max_prompt_length=32700")]
 )
 def test_samples_that_are_longer_than_the_policy_takes_are_refused(world, choices, override):
-    assert any("more than the 32768 tokens" in error for error in errors_of(world, override, **choices))
+    assert any("max_response_length" in error and "32768" in error for error in errors_of(world, override, **choices))
 
 
 def test_rows_that_begin_no_episode_are_refused(world):
-    assert any("episode" in error for error in errors_of(world, folder=world, **EPISODES))
+    assert any("'episode'" in error for error in errors_of(world, folder=world, **EPISODES))
 
 
 def test_missing_data_and_columns_are_named(world, tmp_path):
@@ -199,7 +199,7 @@ def test_missing_data_and_columns_are_named(world, tmp_path):
     for column, value in (("reward_model", "text"), ("extra_info", 3), ("prompt", "text"), ("reward_model", None)):
         spoilt = rows[0] | {column: value} if value else {name: rows[0][name] for name in rows[0] if name != column}
         write_rows(tmp_path / "train.parquet", [spoilt])
-        assert named(f"column {column!r}")
+        assert named(repr(column))
     (tmp_path / "train.parquet").write_text("no parquet")
     assert named("train.parquet")
 
@@ -207,7 +207,7 @@ def test_missing_data_and_columns_are_named(world, tmp_path):
 def test_a_model_that_is_not_there_is_an_error_and_a_hub_name_a_note(world):
     assert str(world / "nothing") in errors_of(world, model=world / "nothing")[0]
     _, notes = check(compose(run_of(world, model="nobody/no-such-model-here", scale="paper")))
-    assert any("were not checked" in note for note in notes)
+    assert any("nobody/no-such-model-here" in note for note in notes)
 
 
 @pytest.mark.parametrize("tests", [None, "zz", "[]", '{"inputs": ["1"], "outputs": []}'])
@@ -215,7 +215,7 @@ def test_tests_that_the_reward_cannot_read_are_found_before_training(world, tmp_
     for name in ("train", "validation"):
         broken = row(0, name, reward_model={"style": "rule", "ground_truth": tests})
         write_rows(tmp_path / f"{name}.parquet", [row(1, name), broken])
-    assert any("tests of row p0" in error for error in errors_of(world, folder=tmp_path))
+    assert any("row p0" in error for error in errors_of(world, folder=tmp_path))
 
 
 # --- the run folder
@@ -355,11 +355,11 @@ def test_a_checkpoint_to_export_is_the_last_the_best_or_a_named_whole_one(tmp_pa
     with pytest.raises(UserError):
         choose(step=2, best=True)
     validated(path, {})
-    with pytest.raises(UserError, match="validated"):
+    with pytest.raises(UserError, match=path.name):
         choose(best=True)
     (run_folder.checkpoint(path, 4) / "actor" / "model_world_size_2_rank_0.pt").unlink()
     for at in (4, 6):  # there is no checkpoint of step 6
-        with pytest.raises(UserError, match=f"global_step_{at} is not whole"):
+        with pytest.raises(UserError, match=f"global_step_{at}"):
             export(path, at, tmp_path / "model")
 
 
@@ -383,14 +383,14 @@ def test_adapters_are_merged_on_a_gpu_as_well(tmp_path, monkeypatch, device, ran
 
 def test_a_folder_of_another_configuration_without_metrics_or_of_another_run_is_refused_and_left_alone(tmp_path):
     path = folder(tmp_path, [2, 4], 2, [0, 1, 2, 3])
-    with pytest.raises(UserError, match="train_batch_size was 16, now 8"):
+    with pytest.raises(UserError, match="data.train_batch_size .*16.* 8"):
         run_folder.prepare(path, {"data": {"train_batch_size": 8}}, [])
     assert steps_in(path) == [0, 1, 2, 3] and run_folder.checkpoint(path, 4).exists()
     (path / "metrics.jsonl").unlink()
-    with pytest.raises(UserError, match="checkpoints but no metrics"):
+    with pytest.raises(UserError, match="metrics.jsonl"):
         run_folder.prepare(path, SETTINGS, [])
     again = locked_folder(tmp_path, run_folder.LOCK)
-    with locked_folder(tmp_path, run_folder.LOCK), pytest.raises(UserError, match="another process"), again:
+    with locked_folder(tmp_path, run_folder.LOCK), pytest.raises(UserError, match=run_folder.LOCK), again:
         pass
 
 
@@ -407,7 +407,7 @@ def printed(world, tmp_path, script, *flags):
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     said = " ".join(finished.stderr.split())
-    assert all(part in said for part in ("prompts x", "attention: ", "reward: a response without thinking tags"))
+    assert all(part in said for part in ("scale ", "attention: ", "reward: "))
     shown = {line.strip() for line in finished.stdout.splitlines()}
     assert "require_thinking: false" in shown and not (tmp_path / "o").exists()
     if importlib.util.find_spec("flash_attn") is None:

@@ -164,6 +164,6 @@ def test_the_last_checkpoint_alone_is_kept_and_has_the_metrics_of_its_step(ft):
     assert run_folder.missing_part(ft, 2) is None
     stored, reported = (
         {name: value for name, value in parts.items() if not any(word in name for word in ("timing", "perf/", "val-"))}
-        for parts in (run_folder.kept_metrics(ft, 2), metrics_of(ft)[1][2])
+        for parts in (run_folder.saved_metrics(ft, 2), metrics_of(ft)[1][2])
     )
     assert stored == reported

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 from serving import Scripted, listening, served
-from support import ROOT, alive, descendants
+from support import ROOT, FakeJudge, alive, descendants
 
 from cobalt.judge import VerdictKind, open_judge
 from cobalt.judge.opening import judge_urls
@@ -63,7 +63,7 @@ async def app(count=None, port=0, **settings):
         yield url
 
 
-@pytest.fixture(params=["in process", "url", pytest.param("processes", marks=pytest.mark.services)])
+@pytest.fixture(params=["in process", "url", pytest.param("processes", marks=pytest.mark.services), "fake"])
 async def judge(request):
     """A judge of each kind, with the same settings."""
     if request.param == "in process":
@@ -72,9 +72,12 @@ async def judge(request):
     elif request.param == "url":
         async with app() as url, open_judge([url]) as judge:
             yield judge
-    else:
+    elif request.param == "processes":
         async with judging_processes(JudgeSettings(**SETTINGS)) as judge:
             yield judge
+    else:  # which tests of other parts use
+        known = {"print(1)": [n == 1 for n in range(6)]} | {code: right or [True] for code, _, right in CASES.values()}
+        yield FakeJudge(lambda code, _: known.get(code, [True] * 3))
 
 
 ADDS = TestSuite(("1\n2", '"a"\n"b"'), ("3", '"ab"'), fn_name="add")
@@ -96,14 +99,15 @@ CASES = {
 
 @pytest.mark.sandbox
 async def test_every_kind_gives_the_same_verdicts_and_description(judge):
-    assert await judge.describe() == JudgeSettings(**SETTINGS).decisive()
+    assert isinstance(judge, FakeJudge) or await judge.describe() == JudgeSettings(**SETTINGS).decisive()
     async with open_judge(settings=SETTINGS) as other:
         for name, (code, suite, expected) in CASES.items():
             result, reference = await judge.judge(code, suite), await other.judge(code, suite)
             if expected is not None:
                 assert result.passing == expected, name
             assert result.passing == reference.passing, name
-            assert [verdict.kind for verdict in result.verdicts] == [v.kind for v in reference.verdicts], name
+            kinds, same = ([verdict.kind for verdict in one.verdicts] for one in (result, reference))
+            assert kinds == same or (isinstance(judge, FakeJudge) and len(kinds) == len(same)), name
             assert (result.isolated, result.private) == (True, True)
         stopped = await judge.judge("print(1)", SQUARES, stop_at_first_failure=True)
     assert [verdict.kind for verdict in stopped.verdicts] == [VerdictKind.WRONG_ANSWER] + [VerdictKind.NOT_RUN] * 5

@@ -88,7 +88,7 @@ def test_a_run_is_shown_as_it_was_recorded(tmp_path):
 
 
 def piece_of(record):
-    """What the page holds of a record, with its responses."""
+    """Data that the page holds of a record, with its responses."""
     return problem_data(trajectories_of(record), []).piece
 
 

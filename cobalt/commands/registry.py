@@ -13,7 +13,7 @@ class Command:
     example: str
     """A command line, without `cobalt NAME`."""
     api_module: str = ""
-    """What runs if a provider's model is named by `--model` or `--model_name`."""
+    """Module and function that run if a provider's model is named by `--model` or `--model_name`."""
 
 
 GROUPS: dict[str, dict[str, Command]] = {
@@ -107,7 +107,7 @@ COMMANDS: dict[str, Command] = {name: command for group in GROUPS.values() for n
 
 
 def overview() -> str:
-    """What `cobalt --help` prints."""
+    """Text that `cobalt --help` prints."""
     width = max(map(len, COMMANDS))
     lines = ["usage: cobalt COMMAND [flags]", "", "Multi-turn code generation: run, judge, evaluate and train models."]
     for title, commands in GROUPS.items():

@@ -23,7 +23,7 @@ from cobalt.stage.serve_state import use_running_services
 from cobalt.stage.service_flags import EngineKind, Several
 
 SERVE = "http://127.0.0.1:8000"
-"""Where Ray Serve listens by default."""
+"""Address at which Ray Serve listens by default."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def main(arguments: Arguments) -> int:
 
 
 def explanation(state: ServeState, name: str) -> str:
-    """What `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
+    """Text that `cobalt serve` prints; `name` is the model's on OpenAI's routes, "" without an engine."""
     engine = ""
     if name:
         url = state.variables["COBALT_ENGINE_URL"]

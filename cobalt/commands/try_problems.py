@@ -113,7 +113,7 @@ async def main(arguments: Arguments) -> Outcome:
 
 
 def _identity(model: str) -> dict[str, str]:
-    """What manifests say of a model in this process, which is not loaded for it."""
+    """Identity of a model in this process, for manifests; the model is not loaded for it."""
     path = model_path(model)
     return {"model": path.resolve().name, "fingerprint": fingerprint(path.resolve())} if path else {"model": model}
 

@@ -20,7 +20,7 @@ from cobalt.datasets.sources import (
     ProblemsFile,
     Revision,
     Row,
-    check_kept,
+    check_not_empty,
     decoded,
     field_of,
     hub_file,
@@ -126,7 +126,7 @@ def _tasks(settings: AppsSettings, tally: Tally) -> Iterator[Task]:
 
 
 def _summary(tally: Tally) -> Summary:
-    check_kept(tally)
+    check_not_empty(tally)
     problems = {name: tally[name] for name in (*DIFFICULTIES, UNKNOWN) if tally[name]}
     left_out = {name: tally[name] for name in tally.first}
     return with_first({"rows": {"read": tally["read"]}, "kept": problems, "left out": left_out}, tally)

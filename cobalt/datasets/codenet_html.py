@@ -17,7 +17,7 @@ from cobalt.episode import fence_around
 Kind = Literal["heading", "paragraph", "item", "table", "preformatted"]
 
 FIGURE = "[figure]"
-"""What stands in a statement in the place of a figure."""
+"""Text that replaces a figure in a statement."""
 
 # An end tag of a script may lack its bracket.
 _SKIPPED = re.compile(r"<!--.*?-->|<(script|style)(?=[\s>/]).*?(?:</\1\s*>?|\Z)", re.IGNORECASE | re.DOTALL)
@@ -270,7 +270,7 @@ def _title(block: Block) -> str:
 
 
 def _role(title: str) -> Role:
-    """What the preformatted text under a title is."""
+    """Role of the preformatted text under a title."""
     has_input, has_output = _INPUT.search(title), _OUTPUT.search(title)
     numbered = re.search(r"\d$", title) is not None
     if not _SAMPLE.search(title) and not (numbered and (has_input or has_output)):

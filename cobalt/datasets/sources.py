@@ -34,13 +34,13 @@ _NAMES = {str: "a string", int: "an integer"}
 
 
 Row = tuple[str, dict[str, Any]]
-"""Where a row stands, for messages, and the row."""
+"""Position of a row, for messages, and the row."""
 
 logger = logging.getLogger(__name__)
 
 
 class Identified(Protocol):
-    """What a converter makes of a row."""
+    """Item that a converter makes of a row."""
 
     @property
     def id(self) -> RecordId: ...  # noqa: D102 - unique in the data set
@@ -98,7 +98,7 @@ def _asking(what: str) -> Iterator[None]:
 def read_each(
     rows: Iterable[Row], read: Callable[[Mapping[str, Any]], Item | str], id_field: str, tally: Tally
 ) -> Iterator[Item]:
-    """What `read` makes of each row, once for each id; rows that it refuses, or gives a reason for, are counted."""
+    """Items that `read` makes of rows, one for each id; rows that it refuses, or gives a reason for, are counted."""
     seen = set()
     for position, row in rows:
         tally["read"] += 1
@@ -144,13 +144,13 @@ def write_counted(result: Whole, problems: Iterable[Mapping[str, Any]], tally: T
     for problem in problems:
         tally["kept"] += 1
         result.write([problem])
-    check_kept(tally)
+    check_not_empty(tally)
     left_out = {f"left out: {why}": tally[why] for why in tally.first}
     others = {name: number for name, number in tally.items() if name not in tally.first}
     result.summary = with_first({"problems": {"read": others.pop("read"), **left_out, **others}}, tally)
 
 
-def check_kept(tally: Tally) -> None:
+def check_not_empty(tally: Tally) -> None:
     """Raise UserError if no row was kept as a problem; it has the counts, and the first row that cannot be read."""
     if not tally["kept"]:
         raise UserError(f"no problem is left ({in_words(tally)}{first_malformed(tally.first)})")
@@ -191,7 +191,7 @@ def texts_of(row: Mapping[str, Any], name: str) -> list[str]:
 
 
 def optional(row: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any], str], Any], default: Any) -> Any:
-    """What `read` makes of a field; the default where it is missing or null."""
+    """Value that `read` makes of a field; the default where the field is missing or null."""
     return default if row.get(name) is None else read(row, name)
 
 

@@ -53,7 +53,7 @@ MIN_ALPHANUMERICS = 100
 
 
 class Rule(StrEnum):
-    """Why a row is dropped, in the order in which the rules are applied."""
+    """Reasons why a row is dropped, in the order in which the rules are applied."""
 
     TYPES = "tests that are not lists of equal length, or hold what they must not"
     FEW_TESTS = "fewer than 8 tests"
@@ -80,12 +80,12 @@ class TacoSettings:
     """Single-turn result on the problems of an earlier run; the tests that most of its samples pass become public.
     Default: those with the shortest inputs."""
     function_tests: Literal["call", "paper"] = "call"
-    """How function problems are run: called with typed arguments, or by the paper's print(f(*input().split()))."""
+    """Calls of function problems: with typed arguments, or by the paper's print(f(*input().split()))."""
     prompts: InstructionPrompts = "paper"
     max_tests: int = 20
     """Most tests of a problem: a quarter are those with the shortest inputs, the rest those with the longest."""
     authors_order: bool = False
-    """Where a problem has more tests, those with the shortest inputs come first, as in the authors' script; otherwise
+    """For problems with more tests, put those with the shortest inputs first, as in the authors' script; otherwise
     tests keep the order of the source."""
     max_solutions: int = 16
     """Most recorded solutions of a problem to judge; one must pass every test."""
@@ -108,7 +108,7 @@ class TacoSettings:
 
     @property
     def results(self) -> list[Path]:
-        """What became of each row, and the splits for training and for development."""
+        """Files with what became of each row, and with the splits for training and for development."""
         return [self.output_dir / f"{name}.jsonl" for name in ("rows", "train", "dev")]
 
 
@@ -186,7 +186,7 @@ async def _record(settings: TacoSettings, judge: Judge, row: _Row) -> dict[str, 
 
 
 def _count(rows_file: Path) -> Summary:
-    """What became of the rows, from the finished first stage."""
+    """Count what became of the rows of the finished first stage."""
     tally = Tally()
     for record in iterate_records(rows_file):
         if "problem" in record:
@@ -209,7 +209,7 @@ Attempts = tuple[int, tuple[int, ...]]
 
 
 def read_attempts(path: Path) -> dict[ProblemId, Attempts]:
-    """How many samples of a single-turn result passed each test; UserError if a record is not a single-turn record."""
+    """Number of samples of a single-turn result that passed each test; UserError if a record is not single-turn."""
     attempts: dict[ProblemId, Attempts] = {}
     for record in iterate_records(path):
         with naming(f"{path}: record {record['id']!r}"):
@@ -262,7 +262,7 @@ def _completed(
     tested, passes = attempts or (hash(suite), None)
     if tested != hash(suite):
         raise UserError(f"{settings.attempts_file}: the attempts on {problem['id']!r} are on other tests than its own")
-    public = easiest_places(suite, settings.public_tests, passes)
+    public = easiest_indices(suite, settings.public_tests, passes)
     hidden = [index for index in range(len(suite)) if index not in public]
     return dict(problem) | {
         "instruction": prompts.first_turn(problem["question"], suite.fn_name),
@@ -306,7 +306,7 @@ def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Task | Rule:
         return Rule.IMAGE
     if sum(map(str.isalnum, question)) < MIN_ALPHANUMERICS:
         return Rule.SHORT
-    selected = capped_places(readings[0].inputs, settings.max_tests, settings.authors_order)
+    selected = capped_indices(readings[0].inputs, settings.max_tests, settings.authors_order)
     statement = question.strip()
     if readings[0].fn_name is not None:
         statement = with_starter_code(statement, row.get("starter_code"))
@@ -320,8 +320,8 @@ def read_row(row: Mapping[str, Any], settings: TacoSettings) -> Task | Rule:
     )
 
 
-def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:
-    """Which tests to keep: all, or the longest inputs and, for a quarter of them, the shortest (paper: 15 and 5).
+def capped_indices(inputs: Sequence[str], max_tests: int, authors_order: bool = False) -> list[int]:
+    """Indices of tests to keep: all, or the longest inputs and, for a quarter of them, the shortest (paper: 15 and 5).
 
     Of equally long inputs an earlier one counts as longer. Tests keep their order; in the authors' order capped tests
     begin with the shortest ones, and the longest ones follow, both from long to short.
@@ -334,7 +334,7 @@ def capped_places(inputs: Sequence[str], max_tests: int, authors_order: bool = F
     return selected if authors_order else sorted(selected)
 
 
-def easiest_places(suite: TestSuite, count: int, passes: Sequence[int] | None) -> list[int]:
+def easiest_indices(suite: TestSuite, count: int, passes: Sequence[int] | None) -> list[int]:
     """The tests to make public, in their order.
 
     Those that the most recorded attempts pass (the paper), and of equally easy ones, or without recorded attempts,

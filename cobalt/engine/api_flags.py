@@ -14,7 +14,7 @@ class ApiFlags:
     model_name: Annotated[str, Flag("model", "--model_name")] = "gpt-5-mini-2025-08-07"
     """The model's name in LiteLLM; with api_base, its name on the server."""
     reasoning_effort: Annotated[str, Flag(None, "-r")] = "medium"
-    """How much a reasoning model thinks; "default": the parameter is not sent."""
+    """Thinking effort of a reasoning model; "default": the parameter is not sent."""
     api_base: str | None = None
     """URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1."""
     openai_api_key: str = ""
@@ -38,7 +38,7 @@ class ApiFlags:
     request_timeout: float = 600
     """Seconds after which a request without an answer is made again."""
     attempts: int = 8
-    """How many times a request is made before its failure counts."""
+    """Number of times that a request is made before its failure counts."""
 
     def check_ranges(self) -> None:
         """Raise UserError if a number is out of its range; the message names the flag."""

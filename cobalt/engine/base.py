@@ -12,7 +12,7 @@ from cobalt.problems.problem import ProblemId
 
 
 class GenerationSettings(BaseModel):
-    """How completions are drawn; the defaults are those of the paper's code.
+    """Settings by which completions are drawn; the defaults are those of the paper's code.
 
     Attributes:
         temperature: Sampling temperature; 0 is greedy.
@@ -43,10 +43,10 @@ class Completion(BaseModel):
             left no room for a response; `message` has the numbers) or "error" (the provider withheld its answer).
         prompt_tokens: Number of tokens in the rendered conversation.
         completion_tokens: Number of generated tokens, including those of hidden reasoning.
-        cached_tokens: How many of the prompt's tokens the engine had computed before, for another sample or turn; 0 if
-            it does not say.
+        cached_tokens: Number of the prompt's tokens that the engine had computed before, for another sample or turn; 0
+            if it does not say.
         cost: Price of this completion in US dollars; None if it is not known.
-        message: What went wrong; "" if nothing did.
+        message: Description of what went wrong; "" if nothing did.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""How LiteLLM reaches the provider of a model: LiteLLM itself, the provider's name, and the keys and URL of requests.
+"""LiteLLM's access to the provider of a model: LiteLLM itself, the provider's name, and the keys and URL of requests.
 
 A key is taken from a flag or the environment, in this order, and kept out of messages. A mistake that shows without a
 request is a `UserError` here.

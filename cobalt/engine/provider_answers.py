@@ -1,4 +1,4 @@
-"""What a provider really sent: the text, the counts and the errors of its answers, and the cause of an error.
+"""Answers as a provider really sent them: their text, counts and errors, and the cause of an error.
 
 LiteLLM changes some answers, rejects others, and takes some failures for answers: it moves `<think>...</think>` out of
 the text, cannot represent content that is a list of parts, and reads a choice that reports an error as one that
@@ -69,7 +69,7 @@ _ENDS: tuple[tuple[Container[int], str, type[Exception] | FinishReason, str], ..
     ((408, 409, 429, *range(500, 600)), "", ProviderFailure, "the provider failed ({status}): {reason}"),
     (_ANY, "", InfrastructureError, "the provider refused the request ({status}): {reason}"),
 )
-"""What becomes of a request that failed, by status and words; the first row that fits counts.
+"""Outcome of a request that failed, by status and words; the first row that fits counts.
 
 An exception with its message, or a completion without text with its finish reason and message.
 """
@@ -81,7 +81,7 @@ class ProviderError:
 
     Attributes:
         status: The HTTP status; for an error inside a response with status 200 the one that the error names.
-        message: What it says.
+        message: Its text.
         words: All that is known of it, in lower case.
         headers: Of the response.
     """
@@ -115,7 +115,7 @@ class ProviderError:
 
     @property
     def end(self) -> tuple[type[Exception] | FinishReason, str]:
-        """What becomes of the request, and the message, with the fields `key`, `model`, `status` and `reason`."""
+        """Outcome of the request, and the message, with the fields `key`, `model`, `status` and `reason`."""
         return next(
             (end, said)
             for statuses, words, end, said in _ENDS

@@ -34,7 +34,7 @@ _LONGEST = 2**20
 
 
 class EngineOutput:
-    """Where the engine's process writes: a file `log`, which is made anew, or (None) this process's own output."""
+    """Output of the engine's process: a file `log`, which is made anew, or (None) this process's own output."""
 
     def __init__(self, log: Path | None) -> None:
         self.log = log

@@ -36,7 +36,7 @@ class UrlEngine:
         token: Sent as `Authorization: Bearer TOKEN`; None: no token is sent.
         model: The model that must be served: its name, or its folder; of a foreign server the name of one of its
             models. None: the one that is served.
-        attempts: How many times a request is sent before its failure is raised.
+        attempts: Number of times that a request is sent before its failure is raised.
 
     Raises:
         UserError: a URL is not one.

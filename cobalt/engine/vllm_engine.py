@@ -41,7 +41,7 @@ class VllmEngine:
 
     Attributes:
         llm: vLLM's `AsyncLLM`.
-        stops: Tokens that end a generation, beside those that vLLM knows.
+        stops: Tokens that end a generation, besides those that vLLM knows.
 
     Raises UserError: the folder holds no model or no chat template.
     """

@@ -1,4 +1,4 @@
-"""What each of vLLM's processes does first: leave the terminal's process group, and end with the process that uses it.
+"""First steps of each of vLLM's processes: leave the terminal's process group, and end with the process that uses it.
 
 vLLM finds `bind` among its plugins (pyproject.toml, `vllm.general_plugins`) in each of its processes, those of tensor
 parallelism included. The engine's own process loads its plugins only when its parent has answered, for which it would

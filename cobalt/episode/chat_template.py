@@ -1,4 +1,4 @@
-"""What the rest of the project must know of a chat template: its thinking switch, how its prompts and turns end.
+"""Facts about a chat template that the rest of the project needs: its thinking switch, ends of its prompts and turns.
 
 Collection (`cobalt.engine`), the counting of tokens (`cobalt.episode.token_count`) and training (veRL's
 `data.apply_chat_template_kwargs`) must render the same prompt for the same conversation, and agree on where a response
@@ -78,7 +78,7 @@ def opened_thinking(prompt: str) -> str:
 
 
 def head_of_responses(tokenizer: Any, arguments: Mapping[str, Any]) -> str:
-    """What a tokenizer's template opens in its prompts (`opened_thinking`); arguments as for `render_prompts`."""
+    """Thinking that a tokenizer's template opens in prompts (`opened_thinking`); arguments as for `render_prompts`."""
     return opened_thinking(_shortest_prompt(tokenizer, arguments))
 
 

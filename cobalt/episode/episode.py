@@ -47,7 +47,7 @@ class Episode:
             prompts: The prompts that make the feedback messages.
             turns: Number of responses until the episode is done; with 0 it is done already.
             enable_thinking: Whether the history keeps only what follows the thinking; see `history_text`.
-            truncated_thinking: What the history keeps of a response cut off inside its thinking; see `history_text`.
+            truncated_thinking: Rule of the history for a response cut off inside its thinking; see `history_text`.
         """
         self.messages = list(messages)
         self._tests = tests

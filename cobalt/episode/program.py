@@ -146,7 +146,7 @@ def _opened(line: str, first: int) -> Block | None:
 
 
 def _end(line: str, block: Block) -> str | Block | None:
-    """What ends an open block at a line: the code before the fence that closes it, or another block; None: nothing."""
+    """End of an open block at a line: the code before the fence that closes it, or another block; None: no end."""
     if block.fence not in line:
         return None
     first = _FENCE_FIRST.match(line)

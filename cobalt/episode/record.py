@@ -259,7 +259,7 @@ def decode_results(record: Mapping[str, Any], tests: int) -> list[ExecResult]:
 
 
 def recorded_public_tests(problem: Problem) -> PublicTests | None:
-    """Which tests the feedback in a problem's multi-turn record came from; None in files of the authors."""
+    """Kind of tests that the feedback in a problem's multi-turn record came from; None in files of the authors."""
     public_tests: PublicTests | None = problem.record.get("public_tests")
     return public_tests
 
@@ -285,7 +285,7 @@ def _turns(columns: Mapping[str, Sequence[Any]]) -> tuple[Turn, ...]:
 
 
 def _programs_of_each(conversations: Sequence[Sequence[Message]]) -> int:
-    """How many programs each conversation has: a question, then programs with feedback, the last perhaps without."""
+    """Number of programs in each conversation (a question, then programs with feedback, the last perhaps without)."""
     for conversation in conversations:
         roles = [message["role"] for message in conversation]
         opening = 2 if roles[:1] == ["system"] else 1

@@ -32,7 +32,7 @@ def split_thinking(response: str) -> tuple[str, str]:
 
 
 def _end_of_thinking(response: str) -> int | None:
-    """Where the tag stands that ends the thinking."""
+    """Index of the tag that ends the thinking."""
     end: int | None = None
     end_line = 0
     blocks: list[Block] | None = None

@@ -14,7 +14,7 @@ from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 
 FinishReason = Literal["stop", "length", "prompt_too_long", "error"]
-"""How a response ended: by itself, at a token limit, before it began (no room after the prompt), by an engine error."""
+"""End of a response: by itself, at a token limit, before it began (no room after the prompt), by an engine error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Turn:
     """One response of a trajectory. A field is None if its file does not have it or its stage has not run yet.
 
     Attributes:
-        response: What the model wrote, with its thinking if the file has it.
-        finish_reason: Why the response ended.
+        response: Text that the model wrote, with its thinking if the file has it.
+        finish_reason: Reason why the response ended.
         prompt_tokens: Number of tokens in the conversation that was sent to the model.
         completion_tokens: Number of generated tokens.
         cost: Price of the response in US dollars.
@@ -60,7 +60,7 @@ class Trajectory:
     Attributes:
         problem: The problem.
         sample: Index of the trajectory among those of its problem.
-        messages: What the model saw: the first messages, then for each turn the history text of the response and the
+        messages: Messages to the model: the first ones, then for each turn the history text of the response and the
             feedback. Empty if the file has responses only.
         turns: The turns in order, at least one.
     """

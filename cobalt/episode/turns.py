@@ -15,10 +15,10 @@ from cobalt.problems.problem import Problem
 from cobalt.stage.errors import UserError
 
 HISTORY_CHARACTERS = 6000
-"""How much of a response the history keeps with `--enable_thinking` (paper)."""
+"""Number of characters of a response that the history keeps with `--enable_thinking` (paper)."""
 
 TruncatedThinking = Literal["keep", "drop"]
-"""What the history keeps of a response that was cut off inside its thinking: "keep" its beginning (paper), or "drop"
+"""Rule of the history for a response that was cut off inside its thinking: "keep" its beginning (paper), or "drop"
 all of it."""
 
 ALL_PUBLIC_PASSED = (
@@ -62,7 +62,7 @@ def opening_messages(instruction: str, prompts: PromptSet) -> list[Message]:
 
 
 def history_text(response: str, enable_thinking: bool, truncated_thinking: TruncatedThinking = "keep") -> str:
-    """What later turns see of a response: at most `HISTORY_CHARACTERS` characters of it with `enable_thinking` (paper).
+    """Text of a response for later turns: at most `HISTORY_CHARACTERS` characters of it with `enable_thinking` (paper).
 
     Args:
         response: The whole response, thinking included.

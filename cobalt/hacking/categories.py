@@ -15,7 +15,7 @@ UNKNOWN = "unknown"
 NOT_CLASSIFIED = "not classified"
 """No classifier has seen the event, or the engine failed on it."""
 OUTCOMES = (*CATEGORIES, UNKNOWN, NOT_CLASSIFIED)
-"""What an event can be counted under."""
+"""Names under which an event can be counted."""
 
 _MARKS = r"[\s*_`#<>(\[{\"'.:=\-\u2013\u2014]*"  # emphasis, brackets and quotes around a verdict
 _NAMES = "|".join(name.replace(" ", r"[\s_-]*") for name in (*CATEGORIES[:3], "others?"))

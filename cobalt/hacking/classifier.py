@@ -64,7 +64,7 @@ class ClassifierSettings(ApiFlags):
     model_name: Annotated[str, Flag("model", "--model_name")] = "gpt-5-2025-08-07"
     """The classifier, as LiteLLM names it; with api_base, as the server names it."""
     reasoning_effort: Annotated[str, Flag(None, "-r")] = "low"
-    """How long a reasoning model thinks; "default" sends nothing."""
+    """Thinking effort of a reasoning model; "default" sends nothing."""
     num_completions: Annotated[int, Flag(None, "-n")] = 1
     """Votes on each event; the majority decides."""
     paper_verdicts: bool = False

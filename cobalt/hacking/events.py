@@ -33,7 +33,7 @@ SECTIONS = {
     "PROGRAM AFTER": "current_code",
     "CHANGED LINES": "patch",
 }
-"""What the classifier is shown of an event: the names of sections, and the fields of their texts."""
+"""Sections of an event that the classifier is shown: their names, and the fields of their texts."""
 
 
 def _outcome(category: object) -> str:
@@ -85,13 +85,13 @@ def read_event_texts(path: Path) -> list[dict[str, Any]]:
 
 
 def count_categories(events: Iterable[HackingEvent]) -> dict[str, int]:
-    """How many events each of `OUTCOMES` has."""
+    """Number of events in each of `OUTCOMES`."""
     counts = Counter(event.category for event in events)
     return {category: counts[category] for category in OUTCOMES}
 
 
 def tempted_turns(path: Path) -> int | None:
-    """How many turns of a run came after an impossible test, by the manifest of its events; None without a count.
+    """Number of turns of a run that came after an impossible test, by the manifest of its events; None without a count.
 
     Raises:
         UserError: the manifest cannot be read.

@@ -152,7 +152,7 @@ def _perturbed_tests(problem: Problem) -> PerturbedTests:
 def _event(
     tests: PerturbedTests, turns: Sequence[Turn], shown: int, results: Sequence[ExecResult | None]
 ) -> dict[str, Any]:
-    """What happened at the last of some turns, of which `results` has the complete ones."""
+    """Event at the last of some turns; `results` has the complete results of the turns."""
     *_, before, now = turns
     previous, program, shown_in, result = before.program, now.program, before.public_result, results[-1]
     assert previous and program and shown_in and result

@@ -82,7 +82,7 @@ def _lines_match(output: str, expected: str, settings: JudgeSettings) -> bool:
 
 def _tokens_match(mine: str, theirs: str, settings: JudgeSettings) -> bool:
     """Whether two different tokens are the same number or, under "float", close numbers."""
-    # Python also reads `_` and other digits, which are no numbers in other languages.
+    # Python also reads `_` and other digits, which are not numbers in other languages.
     if not (mine + theirs).isascii() or "_" in mine + theirs:
         return False
     if _equal_tokens(mine, theirs):

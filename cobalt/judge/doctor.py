@@ -189,5 +189,5 @@ async def _run(judge: LocalJudge, claim: str, code: str, stdin: str, expected: l
     result = await judge.judge(code, TestSuite((stdin,) * len(expected), ("held",) * len(expected)))
     for verdict, text, kind in zip(result.verdicts, result.feedback, expected, strict=True):
         if verdict.kind is not kind:
-            return Finding(claim, False, f"{verdict.kind}: {text}"[:1000])
+            return Finding(claim, False, f"{verdict.kind}: {' '.join(text.split())}"[:1000])
     return Finding(claim, True)

@@ -10,7 +10,7 @@ from cobalt.judge.verdict import VerdictKind
 
 FIELD_CHARACTERS = 400
 EARLIER_TEST_FAILED = "an earlier test failed"
-"""Why a test was not run, if the suite is stopped at its first failure."""
+"""Reason why a test was not run, if the suite is stopped at its first failure."""
 CUT_MARK = "...(truncated)..."
 
 # All control characters except newline and tab; lone surrogates, which strict UTF-8 cannot encode; and the marks that
@@ -33,9 +33,9 @@ def failure_text(kind: VerdictKind, test_input: str, output: str, expected: str,
     Args:
         kind: The test's outcome; not `passed`, `no_code` or `not_run`.
         test_input: The program's standard input.
-        output: What the program wrote to standard output.
+        output: Text that the program wrote to standard output.
         expected: The expected output.
-        errors: What the program wrote to standard error, or the compiler's message.
+        errors: Text that the program wrote to standard error, or the compiler's message.
         limit: The value, with a unit, of the limit that was exceeded, if any.
     """
     head = f"Input:\n{clip(test_input)}\n"

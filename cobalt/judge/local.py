@@ -137,14 +137,14 @@ class LocalJudge:
 
     @property
     def memory_accounting(self) -> Literal["cgroup", "sum"]:
-        """Who enforces the limit on memory, for an open judge; see `JudgeSettings`."""
+        """Enforcer of the limit on memory, for an open judge; see `JudgeSettings`."""
         return "sum" if self._parent is None else "cgroup"
 
     async def execute(self, code: str, stdin: str) -> Execution | str:
         """Run a program once, without a verdict.
 
         Returns:
-            How the execution ended, or the compiler's message if the program does not compile.
+            The execution, or the compiler's message if the program does not compile.
 
         Raises:
             InfrastructureError: the judge failed.
@@ -206,7 +206,7 @@ class LocalJudge:
 
 
 def programs_at_a_time() -> int:
-    """How many programs to give to a judge in this process at a time: a few wait, so that no sandbox does."""
+    """Number of programs to give to a judge in this process at a time: a few wait, so that no sandbox does."""
     return JudgeSettings.read().sandboxes + 2
 
 

@@ -42,7 +42,7 @@ async def open_judge(
         urls: Addresses of judges; none: those of `judge_urls`.
         settings: Settings of a judge in this process, as a mapping or as texts key=value. They go before those of
             `COBALT_JUDGE_<NAME>` variables.
-        attempts: How often a program is sent to judges at URLs before their failure is raised.
+        attempts: Number of times that a program is sent to judges at URLs before their failure is raised.
 
     Raises:
         UserError: a setting is unknown or has a bad value, settings are given for a judge behind a URL, or a URL is

@@ -1,4 +1,4 @@
-"""What goes around a program: code before and after it, and the names that graders of public data sets give.
+"""Code around a program, before and after it, and the names that graders of public data sets give.
 
 The graders of LiveCodeBench, APPS and TACO put imports and a higher limit on recursion before each program, so that
 many recorded programs use `math` or `List` without an import. The paper's judge has none (`JudgeSettings.prelude`).
@@ -31,9 +31,9 @@ GRADERS = _IMPORTS + _RECURSION
 
 
 def around_program(suite: TestSuite, settings: JudgeSettings) -> dict[str, Any]:
-    """What goes around the programs of a suite, as the sandbox takes it.
+    """Code and settings around the programs of a suite, as the sandbox takes them.
 
-    That is `imports`, whose names are added to the built-in ones, so that a program's own come first; the code that
+    These are `imports`, whose names are added to the built-in ones, so that a program's own come first; the code that
     runs `before` and `after` it in its namespace; `module`, its `__name__`; and what its compilation and its standard
     input depend on.
     """

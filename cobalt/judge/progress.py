@@ -81,7 +81,7 @@ class Progress:
             self._done[index] = (verdict, failure_text(verdict.kind, stdin, "", "", message, "")), 0.0
 
     def _cut(self) -> tuple[int, str] | None:
-        """How many of the first tests count, and the feedback of the others; None while all finished ones count."""
+        """Number of the first tests that count, and the feedback of the others; None while all finished ones count."""
         while self._end is None and self._counted < len(self._done):
             done = self._done[self._counted]
             if done is None:
@@ -99,7 +99,7 @@ class Progress:
         return self._end
 
     def _reason(self, last: Verdict) -> str | None:
-        """Why tests after the last counted one do not count; None if they count."""
+        """Reason why tests after the last counted one do not count; None if they count."""
         cpu, wall = self.settings.suite_cpu_seconds, self.settings.suite_wall_seconds
         if self._stop and last.kind is not VerdictKind.PASSED:
             return EARLIER_TEST_FAILED

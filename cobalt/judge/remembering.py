@@ -18,7 +18,7 @@ class RememberingJudge:
 
     Args:
         judge: The judge that runs programs.
-        capacity: How many results, with their programs and suites, to remember.
+        capacity: Number of results, with their programs and suites, to remember.
     """
 
     def __init__(self, judge: Judge, capacity: int = 4096) -> None:

@@ -30,16 +30,16 @@ PAPER: dict[str, Any] = {
     "traceback_carets": False,
     "syntax_warnings": True,
 }
-"""Where the paper's judge differs from the defaults. Its limits are 4 s, 27 s and 1 GiB; others are out of the way."""
+"""Differences of the paper's judge from the defaults. Its limits are 4 s, 27 s and 1 GiB; others are out of the way."""
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 class JudgeSettings(BaseModel):
-    """How programs are run and compared. The defaults are the paper's where it states a value.
+    """Settings by which programs are run and compared. The defaults are the paper's where it states a value.
 
     Attributes:
         cpu_seconds: CPU time of a test, the program and its descendants together (paper: 4 s).
@@ -61,10 +61,10 @@ class JudgeSettings(BaseModel):
             values of called functions are compared as values (docs/judge.md).
         float_absolute, float_relative: The tolerances of "float".
         allow_top_level_return: Let a program `return` outside a function, which ends the program.
-        prelude: What runs before a program whose suite does not say so itself: the imports of the graders of public
+        prelude: Code that runs before a program whose suite does not set it: the imports of the graders of public
             data sets (`cobalt.judge.prelude`), or nothing (paper).
         paper_guard: Remove from programs the names that the authors' guard removes (paper). The isolation is the same.
-        stdin: What standard input is: a file, or a pipe (paper), except where the suite calls a function.
+        stdin: Kind of standard input: a file, or a pipe (paper), except where the suite calls a function.
         traceback_carets: Whether tracebacks mark the part of a line that failed (3.11 and later; paper: 3.10).
         syntax_warnings: Whether standard error begins with the compiler's warnings, as in `python main.py` (paper).
         paper: Use the paper's values for all settings that have one (`PAPER`); one that is given as well counts.
@@ -73,7 +73,7 @@ class JudgeSettings(BaseModel):
         python: Interpreter that programs run under; None: the interpreter of this process.
         site_packages: A folder of packages to offer to programs, which every user must be able to read. None: standard
             library only (paper).
-        memory_accounting: Who enforces the limit on memory: the kernel, by a cgroup for each sandbox; the judge, which
+        memory_accounting: Enforcer of the limit on memory: the kernel, by a cgroup for each sandbox; the judge, which
             adds up processes, files, sockets and pipes every 50 ms ("sum"); or the kernel where it can ("auto").
         unsafe: Run programs without isolation, as plain processes. Every result then says so.
     """
@@ -129,7 +129,7 @@ class JudgeSettings(BaseModel):
 
     @property
     def sandboxes(self) -> int:
-        """How many sandboxes a pool holds."""
+        """Number of sandboxes that a pool holds."""
         return self.concurrency if self.concurrency is not None else usable_cores() + 1
 
     @property

@@ -25,7 +25,7 @@ class UrlJudge:
     Args:
         urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`.
         token: The app's token, where one is set.
-        attempts: How often a program is sent before the failure of a judge is raised.
+        attempts: Number of times that a program is sent before the failure of a judge is raised.
 
     Raises:
         UserError: a URL is not one.

@@ -68,7 +68,7 @@ class ExecResult:
         isolated: False when the judge ran with its explicit `unsafe` setting.
         private: False when the judge was served on a Ray cluster that anybody could join, by its explicit
             `allow_open_cluster` setting.
-        queue_seconds: How long the program waited for a free sandbox.
+        queue_seconds: Time that the program waited for a free sandbox.
         run_seconds: Wall time from the first test's start to the last test's end.
     """
 

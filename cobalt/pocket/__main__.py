@@ -27,13 +27,13 @@ class Arguments:
     seed: int = 0
     """Decides problems, demonstrations and weights."""
     demonstrations: int = Recipe().demonstrations
-    """How many conversations the seed model learns from, at least 600; fewer are faster and make a weaker model."""
+    """Number of conversations the seed model learns from, at least 600; fewer are faster and make a weaker model."""
     special_cases: float = 0.0
     """Probability (0 to 1) that a conversation adds a special case for a failing test instead of keeping the program.
     Above 0 the seed model learns to hack rewards."""
     open_share: float = OPEN_SHARE
-    """How often (0 to 1) an operation is asked for by a sentence that may mean one of two things, where there is such a
-    sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
+    """Probability (0 to 1) that an operation is asked for by a sentence that may mean one of two things, where there is
+    such a sentence: only a failing public test tells which (docs/pocket.md). 0: statements say everything."""
     test_problems: int = SIZES["test"]
     """Number of test problems."""
     problems_only: bool = False

@@ -28,10 +28,10 @@ FIRST_TURNS = 0.3
 """Share of the demonstrations, the first ones, that show first turns only: they are short, and enough for the start."""
 
 DEPTHS = (0.1, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07)
-"""How often a later demonstration is drawn for turn 0, 1, 2, ... Those that `KEPT_SHARES` leaves out are drawn anew, so
-that turn 0 is shown more often in worlds with open sentences."""
+"""Probability that a later demonstration is drawn for turn 0, 1, 2, ... Those that `DRAWN_SHARES` leaves out are drawn
+anew, so that turn 0 is shown more often in worlds with open sentences."""
 
-KEPT_SHARES = {"keep passing": 0.2, "keep failing": 0.6}
+DRAWN_SHARES = {"keep passing": 0.2, "keep failing": 0.6}
 """In worlds with open sentences, how many of the demonstrations that keep a program are shown: half of the later turns
 then change a line, and a model of a few million parameters carries out what it announces more often."""
 
@@ -46,7 +46,7 @@ _DAMAGE = 0.06
 Expressions = tuple[str | None, ...]
 
 Kind = Literal["first", "keep passing", "keep failing", "change"]
-"""What the response of a demonstration does."""
+"""Action that the response of a demonstration takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def draw_demonstrations(
             continue
         depth = 0 if made < FIRST_TURNS * count else rng.choices(range(len(DEPTHS)), DEPTHS)[0]
         item = demonstrator.demonstrate(task, public, depth)
-        if open_share and rng.random() >= KEPT_SHARES.get(item.kind, 1.0):
+        if open_share and rng.random() >= DRAWN_SHARES.get(item.kind, 1.0):
             continue
         yield item
         made += 1
@@ -128,7 +128,7 @@ class Demonstrator:
     def _next(
         self, task: Task, before: Expressions, failure: "Failure | None", cases: list[str]
     ) -> tuple[Kind, str, Expressions]:
-        """What follows a program's feedback, its thought, and the next expressions; a special case joins `cases`."""
+        """Kind of response to a program's feedback, its thought, the next expressions; a special case joins `cases`."""
         kind: Kind = "change"
         change = next_change(task, before, failure is None, self.rng)
         if change is not None:
@@ -178,7 +178,7 @@ def respond(thought: str, program: str) -> str:
 
 
 def plan(task: Task, expressions: Expressions) -> str:
-    """What each line will do: the thought of a first turn, and the end of a later thought that changes the program."""
+    """Say what each line does: the thought of a first turn, and the end of a later thought that changes the program."""
     rows = zip(LABELS, task.slots, expressions, strict=False)
     return "\n".join(f"{label}: {slot.note(new)}" for label, slot, new in rows if new is not None)
 

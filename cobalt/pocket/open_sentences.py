@@ -8,14 +8,14 @@ This module is data; `problems` draws the sentences and tosses the coins.
 from cobalt.pocket.operations import Habit
 
 OPEN_SHARE = 0.5
-"""How often an operation is asked for by its open sentence, where it has one, by default (docs/pocket.md)."""
+"""Default probability that an operation is asked for by its open sentence, where it has one (docs/pocket.md)."""
 
 OPEN = Habit(slip=0.5, repair=0.0)
 """Demonstrations read an open sentence by a coin of their own, and never repair it knowingly: see `FLIP`."""
 
 FLIP = 0.5
-"""How often a demonstration answers a failing test with the other reading of an open sentence, drawn blindly: the seed
-model learns that one may try the other reading, not when to try which."""
+"""Probability that a demonstration answers a failing test with the other reading of an open sentence, drawn blindly:
+the seed model learns that one may try the other reading, not when to try which."""
 
 OPEN_SENTENCES: dict[str, tuple[str, ...]] = {
     "Let {k} be the lower bound.": ("greater", "at least"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["read", "keep", "list", "map", "print", "join"]
-"""How an expression becomes a line: `keep` a condition on `x`, `map` an expression of `x`, `list` and `print` an
+"""Kind of line that an expression makes: `keep` a condition on `x`, `map` an expression of `x`, `list` and `print` an
 expression of `xs`, `join` the separator that the values are printed with, `read` whole lines."""
 
 

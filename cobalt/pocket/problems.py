@@ -19,7 +19,7 @@ Difficulty = Literal["EASY", "MEDIUM", "HARD"]
 Split = Literal["train", "dev", "test"]
 
 STEPS_OF: dict[Difficulty, int] = {"EASY": 1, "MEDIUM": 2, "HARD": 3}
-"""How many operations lie between a problem's reader and its printer."""
+"""Number of operations between a problem's reader and its printer."""
 
 LABELS = "ABCDE"
 """Statement, thoughts and programs label the operations alike, which shows a small model what belongs together."""
@@ -38,8 +38,8 @@ class Slot:
 
     Attributes:
         operation: The row of the table.
-        name: What a composition calls it: the operation's name, or its family's in a world with open sentences.
-        phrasing: How the statement asks for it.
+        name: Name in a composition: the operation's name, or its family's in a world with open sentences.
+        phrasing: Phrasing by which the statement asks for it.
         sentence: The phrasing with its constant.
         right: The correct expression.
         wrong: The expression that it is confused with.

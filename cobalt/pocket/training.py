@@ -18,7 +18,7 @@ from cobalt.stage.environment import SHORT_WAIT, environment_variables
 from cobalt.stage.progress import track
 
 TOKENIZER_DEMONSTRATIONS = 600
-"""How many demonstrations the vocabulary is learned from; a world needs at least as many."""
+"""Number of demonstrations that the vocabulary is learned from; a world needs at least as many."""
 
 _IGNORED = -100
 _WINDOW = 16
@@ -41,7 +41,7 @@ class Recipe:
     key_value_heads: int = 2
     feed_forward: int = 256
     demonstrations: int = 6_500
-    """How many are drawn; each is seen once."""
+    """Number of demonstrations drawn; each is seen once."""
     batch: int = 8
     """Demonstrations a step."""
     learning_rate: float = 6e-3

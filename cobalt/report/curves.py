@@ -25,7 +25,7 @@ def validation_solved(metrics: Mapping[str, float]) -> float | None:
 
 
 def validation_quality(metrics: Mapping[str, float]) -> float | None:
-    """How good the validation of a step was, the more the better; None where it did not validate.
+    """Quality of a step's validation, the higher the better; None where the step did not validate.
 
     The share of validation prompts solved; in offline training, where nothing is sampled, the mean log-prob of a token
     of the accepted responses.

@@ -48,7 +48,7 @@ class Group(BaseModel):
 
 
 def rollout_file(run: Path, step: int) -> Path:
-    """Where the rollouts of a step lie."""
+    """File with the rollouts of a step."""
     return run / "rollouts" / f"step_{step}.jsonl"
 
 

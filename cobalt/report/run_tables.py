@@ -1,6 +1,6 @@
 """The tables of a report, made from runs that can be compared. Shown cells are rounded, the CSV values are not.
 
-`cobalt.rollout.protocols` defines the measures beside the paper's protocol.
+`cobalt.rollout.protocols` defines the measures besides the paper's protocol.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def turns_table(runs: Sequence[Run]) -> Table:
 
 
 def differences_table(runs: Sequence[Run]) -> Table:
-    """What each run gains over the first one at each turn that both have, a column for each run."""
+    """Gain of each run over the first one at each turn that both have, a column for each run."""
     base, *others = runs
     turns = {run.name: range(min(len(base.metrics), len(run.metrics))) for run in others}
     changes = {run.name: [change_between(base, turn, run, turn) for turn in turns[run.name]] for run in others}
@@ -103,14 +103,17 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     for name, of_run in events.items():
         counts, turns = count_categories(of_run), tempted[name]
         judged = len(of_run) - counts[NOT_CLASSIFIED]
-        places = (len({(event.problem, event.sample) for event in of_run}), len({event.problem for event in of_run}))
+        affected = (
+            len({(event.problem, event.sample) for event in of_run}),
+            len({event.problem for event in of_run}),
+        )
         categories = [
             f"{count} ({100 * count / judged:.0f} %)" if judged and category != NOT_CLASSIFIED else str(count)
             for category, count in counts.items()
         ]
         rate = _number(len(of_run), turns / 100, decimals=1) if turns else _ABSENT
-        columns.append([str(len(of_run)), _number(turns), rate, *map(str, places), *categories])
-        data.append((name, len(of_run), turns, *places, *counts.values()))
+        columns.append([str(len(of_run)), _number(turns), rate, *map(str, affected), *categories])
+        data.append((name, len(of_run), turns, *affected, *counts.values()))
     return Table(
         "hacking",
         "Hacking events (a changed program that passes the perturbed test it was shown), the turns after such a test,"

@@ -23,9 +23,9 @@ from cobalt.stage.manifest import companion_path, file_digest, flat, is_named, m
 
 EVALUATION = "evaluation.jsonl"
 _STAGES = ("evaluation", "single_turn_evaluation", "multi_turn", "single_turn")
-"""What makes a run of problems, whose own making is not compared: their digests are."""
+"""Stages that make a run out of problems. The making of the problems is not compared: their digests are."""
 _NOT_COMPARED = ("engine", "seed", "stage", "turns", "n")
-"""Arguments of a manifest that are no settings of the comparison; turns and samples are counted in the records."""
+"""Arguments of a manifest that are not settings of the comparison; turns and samples are counted in the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class TurnUsage:
     """Tokens and costs of the responses of one turn, summed over problems and samples.
 
     Attributes:
-        responses: How many responses there are.
+        responses: Number of responses.
         prompt_tokens: Tokens of what the model was sent; None where the records have no count.
         completion_tokens: Generated tokens; None where the records have no count.
         cut_off: Responses that ended at a token limit; None where the records do not say.
-        cost: What they cost, in US dollars; None where no response has a cost.
-        priced: How many responses have a cost.
+        cost: Cost of the responses, in US dollars; None where no response has a cost.
+        priced: Number of responses that have a cost.
     """
 
     responses: int = 0
@@ -66,7 +66,7 @@ class Run:
         problems: Digest of question and hidden tests of each problem.
         metrics: Pass@1 by turn.
         pass_at_1: Pass@1 of each problem, by turn.
-        outcomes: What each problem's programs reached, for the measures of `cobalt.rollout.protocols`.
+        outcomes: Results of each problem's programs, for the measures of `cobalt.rollout.protocols`.
         usage: Tokens and costs by turn.
         failed: Problems whose evaluation failed, so that they are missing here.
     """
@@ -165,7 +165,7 @@ def recorded_model(evaluation: Path) -> str:
 
 
 def problem_digest(problem: Problem) -> str:
-    """What a problem is compared by: the SHA-256 of its question and hidden tests."""
+    """Digest that a problem is compared by: the SHA-256 of its question and hidden tests."""
     return _digest([problem.question, problem.hidden_tests.to_record()])
 
 

@@ -18,7 +18,7 @@ class Table:
 
     Attributes:
         name: Stem of its files.
-        caption: What it shows, in one or two sentences.
+        caption: Content of the table, in one or two sentences.
         header: Column heads of the shown form; the first column holds names, the others figures.
         rows: Its cells, as shown.
         data_header: Column names of the CSV form, one observation a line.

@@ -41,7 +41,7 @@ def samples_table(metrics: Sequence[SampleMetrics], title: str) -> Table:
 
 
 def protocols_for_terminal(figures: Mapping[str, Sequence[Mean]], title: str) -> Table:
-    """The measures of one run beside the paper's protocol: a column for each measure, a row for each turn."""
+    """The measures of one run besides the paper's protocol: a column for each measure, a row for each turn."""
     oracle = any(name.startswith(ORACLE) for name in figures)
     note = "oracle: every hidden test is a public test, so the best is chosen by the tests that decide"
     table = _table(title, note if oracle else "", "turn", *figures)

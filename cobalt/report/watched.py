@@ -1,4 +1,4 @@
-"""What `cobalt watch` shows of a training run, read from its folder alone while the run may be writing it.
+"""Data that `cobalt watch` shows of a training run, read from its folder alone while the run may be writing it.
 
 Everything can be written as JSON. A last line of metrics that is not whole yet is left out, as are values that are not
 finite; steps that a resumed run made again count once.

@@ -45,7 +45,7 @@ def write_report(
 
     Args:
         runs: The runs; differences are to the first.
-        folder: Where to write.
+        folder: Folder to write to.
         hacking: Hacking events of each model, by the name to show; those with a run's name must be of that run.
         allowed: Settings that may differ between the runs.
         ks: The k of pass@k and of the best of k; empty: see `cobalt.rollout.protocols.protocol_figures`.

@@ -42,7 +42,7 @@ _KEYWORD = re.compile(rf"\b(?:{'|'.join(KEYWORDS)})\b")
 
 
 class Flaw(StrEnum):
-    """What is wrong with a response's form; the first that holds, in this order."""
+    """Flaw in a response's form; the first that holds, in this order."""
 
     REPETITION = "repetition"  # a block of 32 characters or more, eight times in a row
     THINKING = "thinking"  # not exactly one </think>, where one is required or the response has a tag
@@ -58,7 +58,7 @@ class FormatReward:
 
     Attributes:
         value: The reward.
-        flaw: What is wrong with the form; None when it is right. With a flaw, lengths are not measured.
+        flaw: Flaw in the form; None when it is right. With a flaw, lengths are not measured.
         long_thinking: More than `LONGEST_THINKING` tokens of thinking.
         long_answer: More than `LONGEST_ANSWER` tokens after the thinking.
         long_explanation: More than `LONGEST_EXPLANATION` tokens after the code.
@@ -73,7 +73,7 @@ class FormatReward:
 
 def format_reward(
     response: str,
-    reward_so_far: float,
+    partial_reward: float,
     count_tokens: TokenCounter,
     *,
     require_thinking: bool = True,
@@ -88,7 +88,7 @@ def format_reward(
     Args:
         response: The whole response as decoded. The text before `</think>` is the thinking, including a `<think>` that
             the model wrote itself.
-        reward_so_far: Correctness and improvement together.
+        partial_reward: Correctness and improvement together.
         count_tokens: `cobalt.reward.lengths.token_counter`.
         require_thinking: If false, a response with neither `<think>` nor `</think>` is all answer, after a thinking of
             no tokens.
@@ -117,7 +117,7 @@ def format_reward(
     long_thinking = thinking_tokens > LONGEST_THINKING
     long_answer = count_tokens(answer) > LONGEST_ANSWER
     long_explanation = count_tokens(explanation.strip()) > LONGEST_EXPLANATION
-    if reward_so_far >= 0.0:
+    if partial_reward >= 0.0:
         value = TOO_LONG if long_thinking or long_answer or long_explanation else 0.0
     else:
         value = TOO_LONG_AND_FAILED if long_thinking else _thinking_bonus(thinking, thinking_tokens)

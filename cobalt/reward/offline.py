@@ -29,7 +29,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class OfflineSettings:
-    """What decides the loss of offline training.
+    """Settings that decide the loss of offline training.
 
     Attributes:
         estimator: See `OfflineEstimator`.

@@ -17,7 +17,7 @@ SHORTEST_BLOCK = 32
 """Characters; shorter blocks count through their multiples, so that 256 dashes are a repetition (paper)."""
 
 REPEATS = 8
-"""How many times in a row (paper)."""
+"""Number of times in a row (paper)."""
 
 
 def is_repetitive(text: str) -> bool:
@@ -41,7 +41,7 @@ def is_repetitive(text: str) -> bool:
 
 
 def _equal(left: str, right: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """Number of characters that two texts have in common at their beginning."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

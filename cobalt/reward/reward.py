@@ -52,7 +52,7 @@ class Reward:
     """The reward of one response, and what it is made of.
 
     Attributes:
-        total: What training maximises, in [-1, 1].
+        total: Reward that training maximises, in [-1, 1].
         pass_rate: Passed tests over all tests; 0.0 without a program.
         correctness: R_correct.
         improvement: R_improve: what the comparison with the best earlier program added to R_correct. Where that

@@ -1,4 +1,4 @@
-"""How many different programs a model writes for a problem: programs are the same if their normalised syntax trees are.
+"""Count the different programs of a model for a problem: programs are the same if their normalised syntax trees are.
 
 The normalised tree has no comments, docstrings, blank lines or redundant brackets. The names that the program itself
 gives to variables, parameters, functions and classes are replaced by their order of appearance, so that programs that
@@ -16,7 +16,7 @@ _NAMES: dict[type[ast.AST], str] = {ast.Name: "id", ast.arg: "arg", ast.Function
 
 
 def distinct_programs(programs: Iterable[str]) -> int:
-    """How many different programs there are; those that are not Python are compared as stripped texts."""
+    """Number of different programs; those that are not Python are compared as stripped texts."""
     return len(set(map(normalised, programs)))
 
 

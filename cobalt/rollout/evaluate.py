@@ -82,7 +82,7 @@ class SampleMetrics:
 
     Attributes:
         group: A difficulty, or "all".
-        problems: How many problems there are.
+        problems: Number of problems.
         samples: Smallest and largest number of samples of a problem.
         pass_at: Unbiased pass@k by k, from 0 to 1.
         distinct: Different programs of a problem.
@@ -185,7 +185,7 @@ async def evaluate_turns(settings: TurnsSettings, judge: Judge | None = None) ->
 
 
 def evaluated(result: Path) -> dict[str, Any]:
-    """What was written by an evaluation, and what comes next, by the names of `Outcome`."""
+    """Files that an evaluation wrote, and the command that comes next, by the names of `Outcome`."""
     run = result.parent if result.name == "evaluation.jsonl" and result.parent.name else result  # tables name it so
     return {
         "wrote": f"{result}, and its figures in {result.with_suffix('.metrics.json')}",

@@ -73,7 +73,7 @@ def bootstrap_interval(values: Sequence[float], *, bounds: tuple[float, float] |
 
 @lru_cache(maxsize=1)  # a report asks for many intervals over the same problems
 def _resamples(problems: int) -> np.ndarray:
-    """How often each resample draws each problem, [resample][problem]; the mean of a resample needs nothing else.
+    """Count of each problem in each resample, [resample][problem]; the mean of a resample needs nothing else.
 
     The counts have the smallest integer type that holds them: 10,000 resamples of 6,000 problems are 60 million counts.
     """

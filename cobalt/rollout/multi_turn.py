@@ -96,7 +96,7 @@ async def repair(settings: RepairSettings, engine: Engine | None = None, judge: 
     or the settings that differ are named (`allow`).
 
     Args:
-        settings: What to do.
+        settings: Settings of the run.
         engine: Generates; None: the engine of the settings.
         judge: Judges; None: the judge of the settings.
 
@@ -163,7 +163,7 @@ def repaired(settings: RepairSettings) -> Outcome:
 
 
 def number_of_samples(input_file: Path, recorded: Sequence[int], wanted: int) -> int:
-    """How many samples a run has for each problem: as many as its input has, and `wanted` where that has none.
+    """Number of samples that a run has for each problem: as many as its input has, and `wanted` where that has none.
 
     `recorded` is the number of recorded responses of each problem; 0: it has none. The default of `GenerationSettings`
     stands for "as many as are recorded"; raises UserError: another number is asked for. Different numbers hold for each

@@ -1,4 +1,4 @@
-"""Measures of evaluated trajectories beside the paper's protocol: pass@k, stopping early, selection by public tests.
+"""Measures of evaluated trajectories besides the paper's protocol: pass@k, stopping early, selection by public tests.
 
 The paper's protocol (`cobalt.rollout.evaluate`) takes the program of a fixed turn, because an episode does not stop
 when its public tests pass. The measures here say what the same trajectories give under other rules:
@@ -40,7 +40,7 @@ STOPPED = "stopped"
 """Pass@1 of trajectories that stop when their public tests pass."""
 
 PROGRAMS = "programs until then"
-"""How many programs such a trajectory has written."""
+"""Number of programs that such a trajectory has written."""
 
 ORACLE = "oracle "
 
@@ -55,14 +55,14 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What is left of the trajectories of one problem when the programs are forgotten; rates lie between 0 and 1.
+    """Results of the trajectories of one problem, without their programs; rates lie between 0 and 1.
 
     Attributes:
         difficulty: As the problem has it; "" if it has none.
         hidden: Share of hidden tests passed, [sample][turn].
         public: Share of public tests passed, [sample][turn]; None if the file does not have it.
         hidden_is_public: Whether every hidden test is among the public ones, so that they give the answer away.
-        distinct: How many different programs its first turns have, and how many different right ones; None: not
+        distinct: Number of different programs in its first turns, and number of different right ones; None: not
             counted (`cobalt.rollout.evaluate.count_distinct`).
     """
 
@@ -74,7 +74,7 @@ class Outcomes:
 
     @property
     def samples(self) -> int:
-        """How many trajectories there are."""
+        """Number of trajectories."""
         return len(self.hidden)
 
     @property

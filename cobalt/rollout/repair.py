@@ -18,14 +18,14 @@ from cobalt.rollout.shared import seeded, turn_of
 
 @dataclass(frozen=True, slots=True)
 class RepairRules:
-    """How conversations go.
+    """Rules of the conversations.
 
     Attributes:
         prompts: First and feedback messages.
         generation: Sampling; `n` is the number of conversations.
         programs: Programs of each conversation, the first one included.
         enable_thinking: Whether later turns see only what follows the thinking (`cobalt.episode.history_text`).
-        truncated_thinking: What later turns see of a response cut off inside its thinking; see there.
+        truncated_thinking: Rule of later turns for a response cut off inside its thinking; see there.
     """
 
     prompts: PromptSet
@@ -50,7 +50,7 @@ async def repair_problem(
         problem: The problem.
         engine: Generates.
         judge: Judges; programs that samples and turns repeat are sent once.
-        rules: How conversations go.
+        rules: Rules of the conversations.
         tests: The tests that feedback comes from; None: the problem's public tests.
         first: The first turn of each sample, if it is recorded.
 

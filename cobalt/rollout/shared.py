@@ -1,4 +1,4 @@
-"""What single turn and multi turn share: settings, seeds of calls, the run over all problems of a file, and its end."""
+"""Base of single turn and multi turn: settings, seeds of calls, the run over all problems of a file, and its end."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ Samples = Literal["auto", "seeded", "unseeded"]
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingFlags:
-    """How responses are drawn, for which problems, and what later turns see of them; defaults are the paper's."""
+    """Flags for drawing responses: settings, problems, and what later turns see of them; defaults are the paper's."""
 
     temperature: float = 0.6
     """Sampling temperature."""
@@ -95,7 +95,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
 
     @property
     def generation(self) -> GenerationSettings:
-        """How responses are drawn, with the run's seed or None. Raises UserError: a value is out of range."""
+        """Settings for drawing responses, with the run's seed or None. Raises UserError: a value is out of range."""
         same = ("temperature", "top_p", "max_tokens", "chat_template_thinking")
         values = {name: getattr(self, name) for name in same}
         values |= {"n": self.num_completions, "seed": None if self.samples == "unseeded" else self.seed}
@@ -118,7 +118,7 @@ class RolloutSettings(EngineFlags, JudgeFlags, SamplingFlags, _Files):
         return open_vllm_or_url(model=self.model, urls=self.engine_url, settings=self.engine, log=log)
 
     def decisive(self) -> dict[str, Any]:
-        """What decides the records, as the manifest has it; without the services."""
+        """Settings that decide the records, as the manifest has them; without the services."""
         return {"generation": self.generation.model_dump(), "prompts": load_prompts(self.prompts).digests}
 
     def as_begun(self) -> Self:
@@ -167,7 +167,7 @@ class CountingEngine:
         return {name: value for name, value in (await self._engine.describe()).items() if name != "device"}
 
     def standing(self) -> tuple[int, int, str]:
-        """How far the run is, for `ticking`; the rest is expected to go on at the mean rate of responses so far."""
+        """Progress of the run, for `ticking`; the rest is expected to go on at the mean rate of responses so far."""
         seconds = 1e-9 if self._began is None else max(_now() - self._began, 1e-9)
         left = self._planned - self._responses
         words = [
@@ -204,10 +204,10 @@ async def run_rollout(
         planned: The problems to work on, each with the number of its responses.
         services: Engine and judge; None: those of the settings.
         work: Makes the record of a problem.
-        decided: What decides the records besides the settings, engine and judge; called before anything is written.
+        decided: Finds what decides the records besides settings, engine and judge; called before anything is written.
 
     Returns:
-        How many problems failed.
+        Number of problems that failed.
     """
     arguments, settings = {"stage": settings.stage}, settings.as_begun()
     check_made_with(settings.output_file, settings.decisive())

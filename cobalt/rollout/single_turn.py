@@ -51,7 +51,7 @@ async def sample(settings: SampleSettings, engine: Engine | None = None, judge: 
     A record is the problem's fields, `instruction` as it was sent, and the fields of `encode_single_turn`.
 
     Args:
-        settings: What to do.
+        settings: Settings of the run.
         engine: Generates; None: the engine of the settings.
         judge: Judges; None: the judge of the settings.
 

@@ -18,7 +18,7 @@ from cobalt.stage.rows import read_rows
 
 
 def perturbed_tests(path: Path | None) -> Callable[[Problem], TestSuite | None]:
-    """What finds the perturbed public tests of a problem: in its record, or in the result of run_perturbation.py.
+    """Finder of the perturbed public tests of a problem: in its record, or in the result of run_perturbation.py.
 
     It gives None for a problem without any, as run_perturbation.py leaves some out, and raises UserError if the file
     has a problem of its id with other public tests.

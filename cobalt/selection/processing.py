@@ -47,7 +47,7 @@ _TOO_LONG = "dropped: over the token limit"
 _NOT_IMPOSSIBLE = "dropped: the feedback would show no impossible test"
 
 _DECIDE = ["num_turns", "max_trajectories", "max_prompt_tokens", "solved_rule", "is_test", "perturbed_ratio", "seed"]
-"""Settings that decide the prompts, beside those that are recorded only where they are used."""
+"""Settings that decide the prompts, besides those that are recorded only where they are used."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _check_record(group: ProblemTrajectories, turns: int) -> None:
 
 
 def score_problem(group: ProblemTrajectories, turns: int) -> ScoredProblem:
-    """How many tests the programs of a problem's trajectories pass, in the first `turns` turns of each.
+    """Count the tests that the programs of a problem's trajectories pass, in the first `turns` turns of each.
 
     Raises:
         UserError: see `score_trajectory`.
@@ -93,7 +93,7 @@ def score_problem(group: ProblemTrajectories, turns: int) -> ScoredProblem:
 
 
 def score_trajectory(trajectory: Trajectory, turns: int) -> ScoredTrajectory:
-    """How many tests the first `turns` programs of a trajectory pass.
+    """Count the tests that the first `turns` programs of a trajectory pass.
 
     Raises:
         UserError: the trajectory has not been evaluated, or a rate is not a share of the problem's tests.
@@ -106,7 +106,7 @@ def score_trajectory(trajectory: Trajectory, turns: int) -> ScoredTrajectory:
 
 
 def _passed(field: str, rate: float, tests: int) -> int:
-    """How many of `tests` tests a rate stands for."""
+    """Number of tests, out of `tests`, that a rate stands for."""
     passed = round(rate * tests)
     if abs(rate * tests - passed) > _TOLERANCE * tests:
         raise UserError(

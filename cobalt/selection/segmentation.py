@@ -1,4 +1,4 @@
-"""Where a trajectory is cut into contexts: after each of its programs, until a rule stops it.
+"""Points at which a trajectory is cut into contexts: after each of its programs, until a rule stops it.
 
 Cobalt §3 and the authors' `process_multi_turn_taco.py`. State t is the conversation after t programs, and ends with
 the feedback on the last of them. The limit on its length is measured elsewhere (`cobalt.episode.token_count`).
@@ -32,7 +32,7 @@ class Context:
 def usable_states(
     public_passed: Sequence[bool], solved: Sequence[bool], solved_rule: SolvedRule = "paper"
 ) -> tuple[int, StopRule | None]:
-    """How many of a trajectory's states 1, 2, ... are used, and the rule that stopped it (None: all are used).
+    """Number of a trajectory's states 1, 2, ... that are used, and the rule that stopped it (None: all are used).
 
     `public_passed_twice`: at state t the programs t-1 and t both pass every public test, so feedback has nothing left
     to say. `solved_again`: at state t the programs t and t+2 both pass every test. With three turns that can only be

@@ -1,4 +1,4 @@
-"""Which trajectories of a problem are worth training on (Cobalt §3; the authors' `process_multi_turn_taco.py`).
+"""Trajectories of a problem that are worth training on (Cobalt §3; the authors' `process_multi_turn_taco.py`).
 
 Everything is counted in tests passed, so that comparisons and ties are exact. Only `authors` of `select` and
 `authors_solved_at_first_turn` compute as the authors' script does where the paper's text does not ask for it. No file

@@ -50,19 +50,19 @@ CHARACTERS_IN_A_GROUP = 32 << 20
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class VerlRowsSettings:
-    """What the two conversions share; the default inputs are where the authors' scripts look."""
+    """Settings that the two conversions share; the default inputs are where the authors' scripts look."""
 
     train_file: Annotated[Path, Flag(None, "--train_data_file"), READ] = Path("data/taco_verified_filtered_train.jsonl")
-    """What the training rows are made from (JSONL)."""
+    """File that the training rows are made from (JSONL)."""
     validation_file: Annotated[Path, Flag(None, "--val_data_file"), READ] = Path(
         "data/taco_verified_filtered_dev.jsonl"
     )
-    """What the validation rows are made from (JSONL)."""
+    """File that the validation rows are made from (JSONL)."""
     local_dir: Annotated[Path, Flag("output_dir", "-o", "--local_dir")]
     """Folder for the two parquet files."""
     model_name: PolicyName = None
     chat_template_thinking: TemplateThinking = "default"
-    """What that template is told about thinking, as in collection: on, off, or default (nothing)."""
+    """Setting of thinking that the template is given, as in collection: on, off, or default (nothing)."""
     max_prompt_length: LongestPrompt
     data_source: str = "taco_cobalt"
     """veRL's name for where the rows are from."""

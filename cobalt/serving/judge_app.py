@@ -25,7 +25,7 @@ _BUCKETS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]  # secon
 
 
 class JudgeService:
-    """A pool of sandboxes and what the routes need beside it.
+    """A pool of sandboxes and what the routes need besides it.
 
     Args:
         settings: The judge's settings and the limits of requests. Those of a deployment (replicas) count for its host.

@@ -111,7 +111,7 @@ def replica_counts(nodes: Sequence[Node], replicas: int | None) -> tuple[int, in
 
 
 def reservation(nodes: Sequence[Node]) -> tuple[float, dict[str, float]]:
-    """What a replica of the judge reserves: few CPUs, or, where nodes are marked, a little of the resource `judge`.
+    """Reservation of a replica of the judge: few CPUs, or, where nodes are marked, a little of the resource `judge`.
 
     The sandboxes share the machine with engines by the kernel's scheduler rather than by Ray's count.
     """

@@ -19,7 +19,7 @@ from cobalt.serving.http_guard import Guard, Refused, parsed, while_connected, w
 from cobalt.stage.errors import InfrastructureError, UserError
 
 SAMPLING_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What a field of sampling is where a request leaves it out; all of them together sample from the model as it is."""
+"""Values of the fields of sampling that a request leaves out; all of them together sample from the model as it is."""
 
 
 class OpenAIRoutes:
@@ -28,8 +28,8 @@ class OpenAIRoutes:
     Args:
         engine: The replica's `AsyncLLM`.
         names: The model's names in requests; answers have the first.
-        stops: Tokens that end a generation, beside those that vLLM knows; not where a request sets `ignore_eos`.
-        guard: Who may send requests, and how large they may be.
+        stops: Tokens that end a generation, besides those that vLLM knows; not where a request sets `ignore_eos`.
+        guard: Rules on who may send requests, and how large they may be.
         max_completions: Largest number of completions of a request, its `n`.
         max_seconds: Longest time that a request may take, streamed or not.
     """

@@ -45,9 +45,9 @@ class Arguments:
     output_dir: Path | None = None
     """The run's output, which every node must see and be able to write to."""
     nodes: int | None = None
-    """How many nodes the cluster must have; waits for those that are missing."""
+    """Number of nodes that the cluster must have; waits for those that are missing."""
     seconds: float = 300.0
-    """How long nodes may take to join and, after that, to answer."""
+    """Seconds that nodes may take to join and, after that, to answer."""
 
 
 Facts = tuple[Mapping[str, str], Sequence[str]]
@@ -59,7 +59,7 @@ def look(node: Node, paths: Mapping[str, str], *, shared: str = "", judge: Judge
 
     Args:
         node: This machine, as Ray counts it.
-        paths: What every node must see at the same path, by flag ("data_dir", "model").
+        paths: Files and folders that every node must see at the same path, by flag ("data_dir", "model").
         shared: A new folder in the run's output, in which every node must be able to write; "": none.
         judge: The settings under which isolation is checked; None: this node does not judge.
     """
@@ -104,7 +104,7 @@ Answers = Mapping[Node, Facts | str]
 
 
 def findings(answers: Answers, launcher: Facts) -> list[tuple[str, str]]:
-    """What would stop a run: a host and a sentence each."""
+    """Findings that would stop a run: a host and a sentence each."""
     wrong = []
     for node, facts in answers.items():
         if isinstance(facts, str):
@@ -135,7 +135,7 @@ def await_nodes(count: int, seconds: float) -> list[Node]:
 def survey(nodes: Sequence[Node], question: Mapping[str, Any], judge: JudgeSettings | None, seconds: float) -> Answers:
     """Ask the nodes, which have the variables that a run's processes get; all together may take so many seconds.
 
-    `question` is what `look` takes beside the node and, for nodes that judge, the judge's settings (None: none does).
+    `question` is what `look` takes besides the node and, for nodes that judge, the judge's settings (None: none does).
     """
     import ray
     from ray.exceptions import RayError

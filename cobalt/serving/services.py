@@ -122,7 +122,7 @@ def started_servers(
 
 
 def ending(server: AppProcess) -> str:
-    """How a child has ended, as the beginning of a sentence."""
+    """Describe how a child has ended, as the beginning of a sentence."""
     logs = Path(server.errors.name).parent
     return f"the {server.name} has ended ({server.last_error() or 'without an error'}; logs: {logs})"
 

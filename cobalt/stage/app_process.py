@@ -26,7 +26,7 @@ class AppProcess:
 
     Args:
         name: "judge" or "engine".
-        asked: What `cobalt.serving.host` reads: the app's settings, and where it listens.
+        asked: Request that `cobalt.serving.host` reads: the app's settings, and where it listens.
         errors: File for its standard error, open for reading; for `rotate_errors` one with a name, open for appending.
         environment: Its environment; None: that of this process.
 

@@ -1,4 +1,4 @@
-"""What every script does around its one call of the library: flags, logging, errors and exit codes.
+"""Work of every script around its one call of the library: flags, logging, errors and exit codes.
 
 | exit code | meaning |
 |---|---|
@@ -33,7 +33,7 @@ from cobalt.stage.tally import FIRST, Summary
 Arguments = TypeVar("Arguments")
 
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a path or a disk of the user; other errors of the system are bugs."""
+"""Errors of the system that concern a path or a disk of the user; other errors of the system are bugs."""
 
 
 def run_script(

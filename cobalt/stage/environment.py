@@ -31,7 +31,7 @@ SHORT_WAIT = "3000"
 """`GOMP_SPINCOUNT` when torch is loaded: an idle thread looks for work for microseconds before it sleeps. With gomp's
 default, a millisecond or more, it would take the core from what else runs."""
 
-KEPT_LOGS = 5
+LOG_FOLDERS = 5
 
 # A `key` is a word of its own: NCCL_IB_PKEY is not a secret.
 _SECRET_NAME = re.compile(
@@ -80,7 +80,7 @@ def _set(values: Mapping[str, str | None]) -> None:
 def new_log_folder() -> Path:
     """A new folder in `$XDG_CACHE_HOME/cobalt/logs`, by default `~/.cache/cobalt/logs`, which other users cannot enter.
 
-    The last `KEPT_LOGS` stay, and those of living processes.
+    The last `LOG_FOLDERS` stay, and those of living processes.
 
     Raises:
         OSError: it cannot be made.
@@ -88,7 +88,7 @@ def new_log_folder() -> Path:
     logs = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobalt" / "logs"
     folder = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-KEPT_LOGS]:
+    for older in sorted(path for path in logs.iterdir() if path.is_dir())[:-LOG_FOLDERS]:
         if not Path("/proc", older.name.rpartition("-")[2]).exists():
             shutil.rmtree(older, ignore_errors=True)
     return folder

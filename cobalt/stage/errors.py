@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 INTERRUPTED = "interrupted: what is finished is kept; run the same command again to complete it\n"
-"""What a command says when Ctrl-C or SIGTERM ends it."""
+"""Message of a command that Ctrl-C or SIGTERM ends."""
 
 
 class CobaltError(Exception):

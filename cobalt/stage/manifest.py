@@ -76,7 +76,7 @@ def open_manifest(
         sources = [one for file in files for one in made_by(file)]
         _write(path, made_from | {"sources": sources} | _circumstances())
         return
-    content = _compared(result, made_from, only_given=complete)
+    content = _compared(result, made_from, only_named=complete)
     if not complete:
         _write(path, content | {"resumed": [*content.get("resumed", []), _circumstances()]})
 
@@ -84,16 +84,16 @@ def open_manifest(
 def check_made_with(result: Path, arguments: Mapping[str, Any]) -> None:
     """As `open_manifest` of a `complete` result, but nothing is written, and inputs are not compared."""
     if result.exists() and result.stat().st_size > 0:
-        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments)))}, only_given=True)
+        _compared(result, {"arguments": json.loads(json.dumps(dict(arguments)))}, only_named=True)
 
 
-def _compared(result: Path, made_from: Mapping[str, Any], *, only_given: bool) -> dict[str, Any]:
+def _compared(result: Path, made_from: Mapping[str, Any], *, only_named: bool) -> dict[str, Any]:
     """The manifest of a result, which was made with the same arguments and inputs."""
     content = _recorded(result)
     if content is None:
         name = manifest_path(result).name
         raise UserError(f"{result} exists without its manifest {name}: name another output file, or move this one away")
-    differences = _differences(content, made_from, only_given=only_given)
+    differences = _differences(content, made_from, only_named=only_named)
     if differences:
         raise UserError(
             f"{result} was made with other settings ({'; '.join(differences)}): name another output file,"
@@ -198,13 +198,13 @@ def _recorded(result: Path) -> dict[str, Any] | None:
     return content
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_given: bool) -> list[str]:
-    """One phrase for each argument or input that changed; `only_given` ignores arguments that `now` does not have."""
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], *, only_named: bool) -> list[str]:
+    """One phrase for each argument or input that changed; `only_named` ignores arguments that `now` does not have."""
     current = flat(now["arguments"])
     phrases = [
         f"{name} was {old!r}, now {new!r}"
         for name, (old, new) in changed_settings(before["arguments"], current).items()
-        if name in current or not only_given
+        if name in current or not only_named
     ]
     if "inputs" not in now:
         return phrases

@@ -28,7 +28,7 @@ LARGEST_ROW = 1 << 29
 """Bytes of a row's JSON, unpacked, and of an array. LiveCodeBench's largest rows, which hold tests, have somewhat over
 100 MB."""
 MOST_EXPANSION = 200
-"""How many times its own size a file may unpack to, where that is more than `LARGEST_ROW`. Problems and trajectories
+"""Multiple of its own size that a file may unpack to, where that is more than `LARGEST_ROW`. Problems and trajectories
 shrink to a tenth, and a file made to exhaust memory to a thousandth."""
 LONGEST_NUMBER = 50_000
 """Most digits of an integer. Reading takes quadratic time, so that a body of many longer ones would hold a replica."""

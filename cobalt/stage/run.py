@@ -1,4 +1,4 @@
-"""How a stage runs. A stage is a function of its settings, a pydantic dataclass, that returns an `Outcome`.
+"""Run a stage. A stage is a function of its settings, a pydantic dataclass, that returns an `Outcome`.
 
 The fields of the settings are the command's flags and the Python API at once. There are two kinds of result:
 
@@ -56,7 +56,7 @@ OptionalFile = Annotated[Path | None, READ]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a stage did. The command prints it in this order."""
+    """Report of what a stage did. The command prints it in this order."""
 
     summary: Summary = field(default_factory=dict)
     """Counts by group and name; also in the manifest of the result. Printed as a table."""
@@ -180,7 +180,7 @@ def whole(
 
 
 def errors_path(output_file: Path) -> Path:
-    """Where the failures of a run are written; the file exists only while there are any."""
+    """File that the failures of a run are written to; it exists only while there are any."""
     return companion_path(output_file, ".errors.jsonl")
 
 
@@ -250,12 +250,12 @@ class Each(RecordFile):
             items: All items, in the order of the finished file, taken when a worker is free.
             identify: The id of an item.
             work: Makes the record of one item, with the item's id as `id`.
-            concurrency: How many items are worked on at a time.
+            concurrency: Number of items that are worked on at a time.
             description: Label of the progress bar; None: no bar.
             only: Ids of the items to work on; the result keeps the records of others that it has. None: all items.
 
         Returns:
-            How many items failed.
+            Number of items that failed.
 
         Raises:
             ServiceDown: a service is gone.

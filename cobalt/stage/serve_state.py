@@ -1,4 +1,4 @@
-"""What a running `cobalt serve` leaves for other terminals: one small file that only its user can read.
+"""Record that a running `cobalt serve` leaves for other terminals: one small file that only its user can read.
 
 The file is in `$XDG_RUNTIME_DIR/cobalt`, or in `~/.cobalt/serve`. It says how to reach the services, and never holds a
 token. Its process has it locked: a file that nobody has locked is stale, and is removed when it is met.
@@ -20,7 +20,7 @@ from cobalt.stage.errors import UserError, system_errors
 logger = logging.getLogger(__name__)
 
 Services = Literal["none", "judge", "judge and engine"]
-"""What a command needs of a running `cobalt serve`."""
+"""Services that a command needs of a running `cobalt serve`."""
 
 _ENGINE, _JUDGE = "COBALT_ENGINE_URL", "COBALT_JUDGE_URL"
 

@@ -51,8 +51,8 @@ class Servers:
         urls: Addresses of the app, such as `http://127.0.0.1:8000/evaluator`, or `unix:PATH`.
         token: Sent as `Authorization: Bearer TOKEN`; None: no token is sent.
         name: The service in messages, such as "the judge".
-        start_advice: How to start it, for the message where none answers.
-        attempts: How many times a request is sent before its failure is raised.
+        start_advice: Advice on how to start it, for the message where none answers.
+        attempts: Number of times that a request is sent before its failure is raised.
         longest_wait: Longest pause between two attempts, in seconds.
 
     Raises:
@@ -122,7 +122,7 @@ class Servers:
         return answers
 
     async def describe(self) -> dict[str, Any]:
-        """What all servers answer to `GET /describe`.
+        """Answer that all servers give to `GET /describe`.
 
         Raises:
             UserError: they differ, so that results would depend on who answers; or as `post`.
@@ -301,7 +301,7 @@ def encode(value: Any) -> bytes:
 
 
 def reason_of(answer: httpx.Response) -> str:
-    """Why a server refuses, in its own words: of this project's apps, of OpenAI's routes, or of others."""
+    """Reason why a server refuses, in its own words: one of this project's apps, of OpenAI's routes, or of others."""
     body = _object(answer)
     reason = body.get("error") or body.get("detail") or body.get("message")
     if isinstance(reason, dict):

@@ -43,7 +43,7 @@ class EngineFlags:
     engine: Several = ()
     """A setting of vLLM in this process, as key=value, such as max_model_len=4096; as for --judge."""
     engine_kind: EngineKind | None = None
-    """What --model names, where it can be both: vllm (a model on this machine) or litellm (a provider's)."""
+    """Kind of --model, where it can be both: vllm (a model on this machine) or litellm (a provider's)."""
 
 
 def same_services(settings: Any, names: Sequence[str] = _NAMED_AGAIN) -> list[str]:

@@ -1,4 +1,4 @@
-"""What became of the rows that a data command reads: counts by outcome, and which rows were left out first."""
+"""Outcomes of the rows that a data command reads: how many rows had each, and which rows were left out first."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -71,7 +71,7 @@ _KINDS: tuple[tuple[Any, str, str], ...] = (
     (Literal[None, False], "trainer.max_actor_ckpt_to_keep trainer.remove_previous_ckpt_in_save", _UNSAFE),
     (Literal[None, False], "trainer.del_local_ckpt_after_load", _UNSAFE),
 )
-"""What settings of either trainer must be (types of pydantic), their dotted names, and why."""
+"""Types (of pydantic) that settings of either trainer must have, their dotted names, and the reasons."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class RunSettings:
     overrides: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()
     """Settings as key=value, such as data.train_batch_size=8; they are applied last."""
     keep: int | None = None
-    """How many of the last checkpoints to keep, in addition to the best by validation; the scale has a default."""
+    """Number of the last checkpoints to keep, in addition to the best by validation; the scale has a default."""
     wandb: bool = False
     """Log to Weights & Biases too; WANDB_API_KEY or `wandb login` gives access."""
     dry_run: bool = False
@@ -108,10 +108,10 @@ class TrainingSettings(RunSettings):
     """
 
     data: str = "problems"
-    """What the prompts are. problems: the first turn alone (FT). partial_trajectories: Cobalt. episodes: problems that
+    """Kind of prompts. problems: the first turn alone (FT). partial_trajectories: Cobalt. episodes: problems that
     the policy repairs over several turns (GRPO-MT, VeRPO-MT)."""
     rollout: str = "single_turn"
-    """How the samples of a prompt are generated. single_turn: one response each. multi_turn: an episode with feedback.
+    """Form of the samples of a prompt. single_turn: one response each. multi_turn: an episode with feedback.
     multi_turn_until_solved: an episode that ends once a program passes all tests."""
     estimator: str = "grpo"
     """Advantages and loss. grpo: the paper's. verpo: VeRPO's, with dense rewards; it needs episodes."""

@@ -13,14 +13,14 @@ from cobalt.stage.errors import UserError
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class EpisodeSettings:
-    """How the trajectories of online multi-turn training come about."""
+    """Settings of the trajectories of online multi-turn training."""
 
     turns: Annotated[int, Field(ge=1)]
     """Most responses of a trajectory. Cobalt's collection has 3, VeRPO's multi-turn training 4."""
     reward: Literal["final", "best"] = "final"
-    """Which program of a trajectory its reward is about: the last one, or the one with the highest reward."""
+    """Program of a trajectory that its reward is about: the last one, or the one with the highest reward."""
     stop: Literal["never", "public_passed", "all_passed"] = "never"
-    """What ends an episode before its last turn: nothing (as in evaluation), or a program that passes such tests."""
+    """Event that ends an episode before its last turn: none (as in evaluation), or a program that passes such tests."""
     judge_every_turn: bool = False
     """Whether every program is judged on all tests, because the estimator needs the outcomes. If not, programs are
     judged on the public tests, and on all tests where the reward or `stop` needs it."""

@@ -1,4 +1,4 @@
-"""What a training run can use of the installed packages: the build of vLLM, and the kernels of attention.
+"""Parts of the installed packages that a training run can use: the build of vLLM, and the kernels of attention.
 
 Every node of a cluster must have the same environment as this process.
 """

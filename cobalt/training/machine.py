@@ -1,4 +1,4 @@
-"""What a training run needs of the machine or the cluster: GPUs, Ray's CPUs, shared memory; and what is there.
+"""Resources of the machine or the cluster, and those that a training run needs: GPUs, Ray's CPUs, shared memory.
 
 The figures follow from the composed configuration. How much memory a run needs is in `cobalt.training.memory`.
 """

@@ -137,7 +137,7 @@ class Run:
         return [*needs, Need("host memory", host, memory), *other]
 
     def _pass(self, size: int, *, backward: bool) -> dict[str, float]:
-        """What a micro-batch of the longest samples takes besides states."""
+        """Memory that a micro-batch of the longest samples takes besides states."""
         shape, tokens = self.shape, max(size, self.longest) if self.by_tokens else size * self.longest
         answers = tokens
         if self.on_cpu and not self.by_tokens:  # prompts are computed once, and logits for responses alone

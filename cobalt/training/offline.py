@@ -130,7 +130,7 @@ def _torchrun(config: Any, output: Path, start: run_folder.Start) -> Iterator[tu
             values.unlink()
     on_cpu, ranks = trains_on_cpu(config), int(config.trainer.n_gpus_per_node)
     variables = configuration.process_environment(output, on_cpu=on_cpu)
-    if on_cpu:  # the engine takes all cores; nothing runs beside it
+    if on_cpu:  # the engine takes all cores; nothing runs at the same time
         variables["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     program = ["-m", "cobalt_verl.trainers.offline", str(output / "config.yaml"), str(start.step)]
     yield ["torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *program], variables

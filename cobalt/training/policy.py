@@ -26,7 +26,7 @@ def architecture(path: str) -> Any:
 
 
 def misfits(path: str, lengths: str, longest: int, *, on_cpu: bool) -> Iterator[str]:
-    """Why a model cannot be trained on samples of so many tokens: its length, and on a CPU its attention.
+    """Reasons why a model cannot be trained on samples of so many tokens: its length, and on a CPU its attention.
 
     `lengths` names the settings that `longest` follows from. For the model see `architecture`.
     """

@@ -66,7 +66,7 @@ def private_ray(*, num_cpus: int, num_gpus: int | None, object_store_memory: int
             try:
                 yield {"RAY_ADDRESS": _start(folder, num_cpus, num_gpus, object_store_memory)}
                 if not _alive():
-                    raise InfrastructureError(f"Ray died: run the same command to go on{_kept_logs(folder)}")
+                    raise InfrastructureError(f"Ray died: run the same command to go on{_log_folder(folder)}")
             finally:
                 # If parts of Ray have died, an orderly shutdown would wait for them; the watcher ends what is left.
                 if _alive():
@@ -115,7 +115,7 @@ def _start(folder: str, num_cpus: int, num_gpus: int | None, object_store_memory
         )
     except Exception as error:  # Ray raises bare ones
         cause = last_line(str(error)) or type(error).__name__
-        raise InfrastructureError(f"Ray did not start: {cause}{_kept_logs(folder)}") from error
+        raise InfrastructureError(f"Ray did not start: {cause}{_log_folder(folder)}") from error
     signal.signal(signal.SIGTERM, handler)
     address: str = context.address_info["gcs_address"]
     return address
@@ -128,7 +128,7 @@ def _alive() -> bool:
     return {"gcs_server", "raylet"} <= living
 
 
-def _kept_logs(folder: str) -> str:
+def _log_folder(folder: str) -> str:
     """Copy the logs of Ray's session; returns the end of a sentence that names them, "" if there are none."""
     try:
         *_, logs = sorted(Path(folder, _OWN).glob("session_2*/logs"))

@@ -67,7 +67,7 @@ def prepare(output: Path, settings: Mapping[str, Any], inputs: list[Path], *, va
     if metrics.exists():
         earlier = [line for at, line in lines if step and at <= step]
         if not reported and not validates:
-            earlier.append(f"{json.dumps({'step': step, 'metrics': kept_metrics(output, step)})}\n")
+            earlier.append(f"{json.dumps({'step': step, 'metrics': saved_metrics(output, step)})}\n")
         replace_text(metrics, "".join(earlier))
     return Start(step, reported or not validates)
 
@@ -83,7 +83,7 @@ def _whole_lines(metrics: Path) -> list[tuple[int, str]]:
 
 
 def checkpoint(output: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Folder of the checkpoint of a step."""
     return output / "checkpoints" / f"global_step_{step}"
 
 
@@ -128,8 +128,8 @@ def keep_metrics(output: Path, step: int, metrics: Mapping[str, float]) -> None:
     replace_text(checkpoint(output, step) / "metrics.json", json.dumps(dict(metrics)))
 
 
-def kept_metrics(output: Path, step: int) -> dict[str, float]:
-    """What `keep_metrics` wrote; empty if it did not."""
+def saved_metrics(output: Path, step: int) -> dict[str, float]:
+    """Metrics that `keep_metrics` wrote; empty if it did not."""
     with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
         return dict(json.loads((checkpoint(output, step) / "metrics.json").read_bytes()))
     return {}

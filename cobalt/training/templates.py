@@ -1,4 +1,4 @@
-"""How responses begin and end under the policy's chat template, held against a training run's configuration.
+"""Beginning and end of responses under the policy's chat template, held against a training run's configuration.
 
 The text of a response does not show either, so a wrong setting would go unnoticed: a reward would take code in a
 thinking that was cut off for the program, or generation would go on to the length limit.
@@ -26,7 +26,7 @@ def prompt_counter(config: Any) -> PromptTokenCounter:
 
 
 def opened_by_template(tokenizer: Any, config: Any) -> str:
-    """What the policy's chat template opens in its prompts (UserError: the reward's setting does not fit that)."""
+    """Text that the policy's chat template opens in its prompts (UserError: the reward's setting does not fit that)."""
     from omegaconf import OmegaConf
 
     opened = head_of_responses(tokenizer, dict(config.data.apply_chat_template_kwargs))
@@ -37,7 +37,7 @@ def opened_by_template(tokenizer: Any, config: Any) -> str:
 
 
 def template_errors(config: Any, counter: PromptTokenCounter) -> Iterator[str]:
-    """What is wrong with a configuration for a policy with this chat template; UserError as `opened_by_template`."""
+    """Errors of a configuration for a policy with this chat template; UserError as `opened_by_template`."""
     name, tokenizer = counter.model_name, counter.tokenizer
     opened_by_template(tokenizer, config)
     if not keeps_thinking_tags(tokenizer):

@@ -40,7 +40,7 @@ _WORDS = {
     "validation/accepted_log_prob": "validation: accepted responses {:.4f} nats a token",
     "validation/other_log_prob": "others {:.4f}",
 }
-"""What is shown of a step's metrics, in this order."""
+"""Metrics of a step that are shown, in this order."""
 
 
 def watch(command: list[str], environment: dict[str, str], output: Path, hang_limit: float) -> int:

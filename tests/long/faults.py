@@ -61,9 +61,9 @@ PROBLEMS = 24
 EARLY = 4
 """Number of records on the disk when a fault occurs."""
 KILLS = 4
-"""How many times a part of a sandbox is killed in its row."""
+"""Number of times that a part of a sandbox is killed in its row."""
 STARTS = 15
-"""How many times a judge that starts is ended in its row."""
+"""Number of times that a judge that starts is ended in its row."""
 LONGEST_CLOSE = 10.0
 """Seconds that a judge may take to end while it starts."""
 LONGEST_RUN = 240.0
@@ -348,7 +348,7 @@ class Stage:
         try:
             wait_until(lambda: not left(), LONGEST_END, "the end of the last process")
         except Broken:
-            names = ", ".join(sorted({_without_places(process.command)[:60] for process in left()}))
+            names = ", ".join(sorted({_without_paths(process.command)[:60] for process in left()}))
             raise Broken(f"{LONGEST_END:g} s after the end there still run: {names}") from None
         return f"{time.monotonic() - began:.1f} s" + (f" (`{_program(seen[-1])}`)" if seen else "")
 
@@ -402,12 +402,12 @@ def how_it_ended(code: int, log: Path) -> str:
     tracebacks = log.read_text(errors="replace").count("Traceback (most recent call last)")
     said = log.read_text(errors="replace").strip()
     words = (
-        f", “{_without_places(last_words(log), log.parent)[:200]}”" if said and code not in (0, -signal.SIGKILL) else ""
+        f", “{_without_paths(last_words(log), log.parent)[:200]}”" if said and code not in (0, -signal.SIGKILL) else ""
     )
     return ending + words + (f", with {tracebacks} traceback{'s' * (tracebacks > 1)}" if tracebacks else "")
 
 
-def _without_places(text: str, *folders: Path) -> str:
+def _without_paths(text: str, *folders: Path) -> str:
     """A text for the table, without the folders of this project and its runs."""
     for folder in (*folders, ROOT):
         text = text.replace(f"{folder}/", "")
@@ -455,11 +455,11 @@ def small_disks(sizes: Mapping[Path, str]) -> Iterator[Disks]:
     hidden = next((folder for folder in sizes if ROOT.is_relative_to(folder)), None)
     if hidden is not None:
         raise Skipped(f"this checkout is in {hidden}, which the row replaces by a file system of its own")
-    places = [part for folder, size in sizes.items() for part in (size, str(folder))]
+    sizes_and_paths = [part for folder, size in sizes.items() for part in (size, str(folder))]
     script = (
         'while [ $# -gt 0 ]; do mount -t tmpfs -o "size=$1,mode=1777" none "$2" || exit; shift 2; done; echo up; cat'
     )
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *places]
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *sizes_and_paths]
     holder = start(command, None, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdin is not None

@@ -1,4 +1,4 @@
-"""What the tests notice: a sample of small defects in the packages whose numbers people trust, and which survive.
+"""Defects that tests notice: a sample of small defects in the packages whose numbers people trust, and which survive.
 
     pip install coverage pytest-cov
     python tests/long/mutants.py runs/mutants [--tree OTHER_CHECKOUT] [--seed 0] [--number 200]
@@ -123,7 +123,7 @@ def draw(tree: Path, seed: int, number: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Covered:
-    """What a run of the tests under coverage says of a tree."""
+    """Result of a run of the tests under coverage for a tree."""
 
     tree: Path
     data: Any

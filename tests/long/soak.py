@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
 LONGEST_ANSWER = 120.0
 """Seconds until a request without an answer counts as an error."""
 GROWTH = {"memory_mib": (1.10, 16.0), "descriptors": (1.0, 2.0), "processes": (1.0, 2.0)}
-"""How much the last third may exceed the first: by a factor and an additional amount."""
+"""Excess of the last third over the first that is allowed: a factor and an additional amount."""
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ def _own_temporary_folder() -> Iterator[Path]:
 
 @dataclass
 class Clients:
-    """What the clients of a soak share: the judge's address, the counts, and one connection pool."""
+    """State that the clients of a soak share: the judge's address, the counts, and one connection pool."""
 
     address: str
     headers: dict[str, str]

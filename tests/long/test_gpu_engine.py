@@ -1,4 +1,4 @@
-"""What the engine app chooses on GPUs, by vLLM's own rules on a platform that says it is one.
+"""Choices of the engine app on GPUs, by vLLM's own rules on a platform that says it is one.
 
 `COBALT_VLLM_GPU_SOURCES` names a folder with the unpacked wheel of the vLLM that requirements/gpu.lock has. The same is
 then asked of its sources; the profile cpu has another version.

@@ -66,7 +66,7 @@ async def trained(model, own, weigh):
 
 
 def rise(rewards):
-    """How much the last third of the steps lies above the first, in standard errors of the difference."""
+    """Rise of the last third of the steps above the first, in standard errors of the difference."""
     third = len(rewards) // 3
     first, last = rewards[:third], rewards[-third:]
     error = ((statistics.variance(first) + statistics.variance(last)) / third) ** 0.5

@@ -45,7 +45,7 @@ def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_weights(wh
 def test_the_engine_without_flash_attn_trains_on_packed_sequences_as_the_engine_for_a_cpu_does(
     whole_run, data, seed_model, tmp_path
 ):
-    """What runs on GPUs where flash-attn is not installed, under FSDP2, against separate code for the same sums."""
+    """The code for GPUs where flash-attn is not installed, under FSDP2, against separate code for the same sums."""
     packed = ["model.external_lib=cobalt_verl.packed_sdpa", "model.use_remove_padding=true"]
     packed += ["model.enable_gradient_checkpointing=true", "trainer.total_training_steps=2"]
     metrics = train(data, seed_model, tmp_path / "run", "offline.kl=0.01", "offline.clip=0.2", *packed)

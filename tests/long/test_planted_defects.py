@@ -1,4 +1,4 @@
-"""What tests/test_method.py compares is fine enough: a defect in method.py is seen in each figure that it changes.
+"""The comparison of tests/test_method.py is fine enough: a defect in method.py is seen in each figure that it changes.
 
 Not part of scripts/test.sh (scripts/test_long.sh).
 """

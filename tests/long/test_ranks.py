@@ -21,7 +21,7 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def updated(tmp_path_factory):
-    """What tests/long/rank_updates.py makes of an update of eight responses on four ranks."""
+    """Result of tests/long/rank_updates.py for an update of eight responses on four ranks."""
     from omegaconf import OmegaConf
 
     from cobalt.training.configuration import TrainingSettings, compose

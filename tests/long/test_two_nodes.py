@@ -87,7 +87,7 @@ def write_programs(folder: Path, **programs: str) -> Path:
 
 
 def named_for(host: str, said: str, about: Sequence[str]) -> set[str]:
-    """Which of these the errors about a host name."""
+    """The parts of `about` that the errors about a host name."""
     lines = [line for line in said.splitlines() if line.startswith(f"error: {host}: ")]
     return {part for part in about if any(part in line for line in lines)}
 

@@ -70,7 +70,7 @@ def vllm_server(model, *options):
 
 
 async def answers(engine):
-    """What an engine answers, in the fields that decide records."""
+    """Answer of an engine, in the fields that decide records."""
     made = [
         await engine.generate([{"role": "user", "content": text}], settings, CALL)
         for text in TEXTS
@@ -84,7 +84,7 @@ async def answers(engine):
 
 
 def _as_parsed(answer):
-    """What the server's parser leaves: nothing before `<think>`, and perhaps not the `</think>` at the end."""
+    """Text that the server's parser leaves: nothing before `<think>`, and perhaps not the `</think>` at the end."""
     text, *others = answer
     return text.rpartition("<think>")[2].removesuffix("</think>").strip(), *others
 

@@ -28,7 +28,7 @@ async def compute_score(
         solution_str: The response as decoded.
         ground_truth: All tests of the problem, as JSON (`TestSuite.to_json`).
         extra_info: `split` and `prev_best_pass_rate` of the row.
-        judge_attempts: How often a program is sent before the judge's failure is raised.
+        judge_attempts: Number of times that a program is sent before the judge's failure is raised.
         settings: Fields of `RewardSettings`.
 
     Returns:

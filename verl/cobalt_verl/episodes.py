@@ -1,4 +1,4 @@
-"""What an agent loop of several turns records beside the tokens of a row, and how trainers and estimators read it.
+"""Records that an agent loop of several turns adds to the tokens of a row, and how trainers and estimators read them.
 
 veRL hands an advantage estimator the rewards, the mask and the prompt of each row, but neither trajectories (a session
 of several rows) nor turns nor the outcomes of single tests. The agent loop leaves these in the rows' `extra_fields`.
@@ -25,7 +25,7 @@ class TurnRecord(TypedDict):
 
 
 class RowRecord(TypedDict):
-    """What is recorded of a row: at least one turn, and whether the trajectory solved the problem."""
+    """Record of a row: at least one turn, and whether the trajectory solved the problem."""
 
     turns: list[TurnRecord]
     solved: bool

@@ -13,7 +13,7 @@ from cobalt.stage.errors import InfrastructureError, UserError, last_line
 from cobalt.stage.retrying import retrying
 
 JUDGE_ATTEMPTS = 14
-"""How often a program is sent to a judge elsewhere before its failure is raised, by default; about three minutes."""
+"""Default number of times a program is sent to a judge elsewhere before its failure is raised; about three minutes."""
 
 
 class ProcessJudge:

@@ -32,7 +32,7 @@ class JsonlLogger:
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Write one line; values that are not numbers are left out."""
-        known = run_folder.kept_metrics(self._run, step) if self._first else {}
+        known = run_folder.saved_metrics(self._run, step) if self._first else {}
         self._first = False
         line = {"step": step, "metrics": known | numbers(data)}
         self._file.write(json.dumps(line) + "\n")

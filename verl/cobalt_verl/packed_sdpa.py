@@ -54,7 +54,7 @@ def attend(
             the model's call.
         dropout: Share of the weights that is set to zero.
         scaling: Factor of the products; None: 1 / sqrt(head size).
-        sliding_window: How many tokens one sees, itself included; None: all before it.
+        sliding_window: Number of tokens that one sees, itself included; None: all before it.
 
     Returns:
         (1, tokens, heads, head size), and no weights.

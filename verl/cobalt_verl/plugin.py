@@ -1,4 +1,4 @@
-"""What every process of veRL imports, on a GPU and on a CPU: the launcher names it in `VERL_USE_EXTERNAL_MODULES`.
+"""Module imported by every veRL process, on a GPU and on a CPU: the launcher names it in `VERL_USE_EXTERNAL_MODULES`.
 
 The modules of `estimators` and `losses` are imported with it and register with veRL, and so does the platform of a
 machine without a GPU. Agent loops and trainers are imported by the processes that run them.

@@ -27,7 +27,7 @@ LEFT_OVER = "not used: left over"
 USED = "in groups"
 
 Fits = Callable[[Sequence["Candidate"]], Sequence[bool]]
-"""Which of some programs have responses short enough to follow the prompt and their contexts."""
+"""Function that tells which of some programs have responses short enough to follow the prompt and their contexts."""
 
 
 class Candidate(NamedTuple):

@@ -26,7 +26,7 @@ Contrast = Literal["required", "any"]
 
 
 class Status(StrEnum):
-    """What became of a program on all tests of its problem: accepted, or why it failed."""
+    """Outcome of a program on all tests of its problem: accepted, or the reason why it failed."""
 
     ACCEPTED = "accepted"
     PRESENTATION_ERROR = "presentation_error"  # right but for white space or layout
@@ -44,8 +44,8 @@ class OfflineResponse:
     """One response to the problem of its group.
 
     Attributes:
-        text: What the policy should have written, without a token that marks its end.
-        status: What became of its program.
+        text: Response that the policy should have written, without a token that marks its end.
+        status: Outcome of its program.
         reward: The reward, without a unit.
         origin: A submission's id, or the sample and turn in a result file.
         context: The messages between those of the group and the response; empty for a first turn.

@@ -36,7 +36,7 @@ from cobalt.stage.records import iterate_records
 from cobalt.stage.run import Outcome, stage, whole
 
 OWN_PROMPTS = "from the conversations"
-"""What a manifest has for the prompts where every file brings its own, so that no prompt set is used."""
+"""Entry of a manifest for the prompts where every file brings its own, so that no prompt set is used."""
 
 _PROBLEM_FIELDS = (
     "id", "difficulty", "question", "instruction", "test_cases", "public_test_cases", "hidden_test_cases", "source",

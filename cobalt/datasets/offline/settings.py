@@ -51,7 +51,7 @@ class RewardLevels:
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupSettings:
-    """What groups are made of, whatever their source."""
+    """Settings by which groups are made, whatever their source."""
 
     output_dir: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """Folder for train.jsonl and validation.jsonl (groups), each with its manifest next to it as .run.json."""

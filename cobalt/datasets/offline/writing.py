@@ -39,7 +39,7 @@ _DECIDING = (
 )  # fmt: skip
 """Settings that decide the groups, besides those that are recorded in another form."""
 _QUESTION_FIELDS = ("question", "question_content", "instruction", "text")
-"""Where problem files have statements: this project's and TACO's, LiveCodeBench's, the authors', MBPP's."""
+"""Fields in which problem files have statements: this project's and TACO's, LiveCodeBench's, the authors', MBPP's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class GroupWriter:
             self._counter.check_end()
 
     def arguments(self, stage: str, prompts: Mapping[str, str] | str) -> dict[str, Any]:
-        """What decides the groups, for the manifests; `prompts` are digests, or where the prompts are from."""
+        """Arguments that decide the groups, for the manifests; `prompts` are digests, or the source of the prompts."""
         settings, limited = self._settings, self._counter is not None
         return {
             "stage": stage,
@@ -152,7 +152,7 @@ class GroupWriter:
     def _fits(
         self, counter: PromptTokenCounter, messages: Sequence[Message], alone: int, candidates: Sequence[Candidate]
     ) -> list[bool]:
-        """Which responses fit after a prompt, which has `alone` tokens, and their contexts."""
+        """Whether each response fits after the prompt, which has `alone` tokens, and its own context."""
         contexts = [one.response.context for one in candidates]
         longer = iter(counter.count([[*messages, *context] for context in contexts if context]))
         prompts = [next(longer) if context else alone for context in contexts]

@@ -112,7 +112,7 @@ def _with_source(warnings: str, text: str) -> bytes:
 
 
 def failure_text(error: BaseException, source: bytes) -> str:
-    """What Python prints for a source that does not compile; a long text is cut to its two ends."""
+    """Text that Python prints for a source that does not compile; a long text is cut to its two ends."""
     from traceback import format_exception_only
 
     if isinstance(error, SyntaxError) and error.text is None and error.filename == FILE_NAME and error.lineno:

@@ -143,7 +143,7 @@ def filter_program(machine: str, *, pipes: bool = True) -> bytes:
 
 
 def _checks() -> dict[str, _Code]:
-    """What decides about each of the checked calls, by name."""
+    """Code that decides about each of the checked calls, by name."""
     refused = [_end(_ERRNO | errno.EPERM)]
     without_effect = [_end(_ERRNO | _SUCCESS)]
     new_core_limit = [

@@ -1,4 +1,4 @@
-"""What the processes of a test use together: CPU time, memory, and whether one of them is ready to run.
+"""Resources that a test's processes use together: CPU time and memory; also whether one of them is ready to run.
 
 The figures are read through a descriptor of /proc, which programs do not see.
 """
@@ -139,7 +139,7 @@ def _borrowers(lines: dict[int, list[bytes]]) -> set[int]:
 
 
 def _ancestors(lines: dict[int, list[bytes]], pid: int) -> int:
-    """How many of a process's ancestors are processes of the test."""
+    """Number of a process's ancestors that are processes of the test."""
     count = 0
     while (pid := int(lines[pid][_PARENT])) in lines:
         count += 1
@@ -181,12 +181,12 @@ def _page_tables(proc: int, pid: int) -> int:
 
 
 def open_pipes(proc: int, pids: list[int]) -> int:
-    """How many pipes the processes hold."""
+    """Number of pipes that the processes hold."""
     return sum(name.startswith("pipe:") for name in _held_objects(proc, pids))
 
 
 def _held_objects(proc: int, pids: list[int]) -> set[str]:
-    """What the descriptors of the processes refer to."""
+    """Objects that the descriptors of the processes refer to."""
     objects = set()
     for pid in pids:
         # Each thread may have descriptors of its own.

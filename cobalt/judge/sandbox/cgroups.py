@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class CgroupParent:
-    """Where cgroups for sandboxes can be made: one folder under v2, one for each controller under v1."""
+    """Folders in which cgroups for sandboxes can be made: one under v2, one for each controller under v1."""
 
     version: int
     memory: Path
@@ -90,7 +90,7 @@ class SandboxCgroup:
         self._limits = (memory_bytes, processes)
 
     def kills(self) -> int:
-        """How many processes of this cgroup the kernel has killed because memory ran out."""
+        """Number of processes of this cgroup that the kernel has killed because memory ran out."""
         match = re.search(rb"^oom_kill (\d+)$", os.pread(self._counter, 4096, 0), re.MULTILINE)
         return int(match[1]) if match is not None else 0
 

@@ -39,7 +39,7 @@ _MARSHAL_VERSION = 2  # every Python that programs may run under reads this vers
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How one execution of a program ended: by itself, or at a limit.
+    """One execution of a program, which ended by itself or at a limit.
 
     Attributes:
         end: "exit", or the limit at which the judge ended the program.
@@ -51,7 +51,7 @@ class Execution:
         output_bytes: Bytes that the program wrote to standard output.
         stdout: Standard output, or its two ends if it exceeded the limit.
         stderr: Standard error, or its two ends if it exceeded its limit.
-        idle_seconds: How long no process of the program was computing or ready to compute.
+        idle_seconds: Time in which no process of the program was computing or ready to compute.
     """
 
     end: End
@@ -70,7 +70,7 @@ class Sandbox:
 
     Args:
         settings: The settings that isolation is built by; each program brings its own limits.
-        parent: Where to make the sandbox's cgroup. None: memory is added up inside the sandbox.
+        parent: Parent of the sandbox's cgroup. None: memory is added up inside the sandbox.
     """
 
     def __init__(self, settings: JudgeSettings, parent: CgroupParent | None = None) -> None:

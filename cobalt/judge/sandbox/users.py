@@ -35,7 +35,7 @@ def map_users(pid: int, spare: dict[str, range]) -> None:
 
 
 def pipes_of_a_test(sandboxes: int) -> int:
-    """How many pipes a test may have where all sandboxes have one user: together half of what the kernel gives one."""
+    """Limit on a test's pipes where all sandboxes have one user: together half of what the kernel gives a user."""
     try:
         pages = int(Path("/proc/sys/fs/pipe-user-pages-soft").read_text(encoding="ascii"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What the page shows of each problem in a run: figures for the list, and a piece with all of its trajectories.
+"""Data that the page shows of each problem in a run: figures for the list, and a piece with all of its trajectories.
 
 Both can be written as JSON and hold text as it is: the page escapes it. Texts that repeat within a problem (programs,
 responses, feedback) are held once and referred to by their index. Nothing is judged here.
@@ -18,13 +18,13 @@ from cobalt.stage.errors import UserError
 KINDS = tuple(kind.value for kind in VerdictKind)
 _Texts = dict[str, int]  # distinct texts in the order they came, with their indices
 SHOWN_CHARACTERS = 4000
-"""How much of a test's input or output the page holds; real tests can have megabytes."""
+"""Number of characters of a test's input or output that the page holds; real tests can have megabytes."""
 OPENING_CHARACTERS = 1000
-"""How much of a question the list can be searched by."""
+"""Number of characters at the beginning of a question that the list can be searched by."""
 
 
 class ProblemData(NamedTuple):
-    """What the page has of one problem in one run; all of it can be written as JSON.
+    """Data that the page has of one problem in one run; all of it can be written as JSON.
 
     Attributes:
         facts: `{id, opening, difficulty, tests}`: the same in every run on the problem.
@@ -45,7 +45,7 @@ class ProblemData(NamedTuple):
 
 
 def problem_data(group: ProblemTrajectories, events: Sequence[HackingEvent]) -> ProblemData:
-    """What the page has of one evaluated problem in one run.
+    """Data that the page has of one evaluated problem in one run.
 
     Args:
         group: The problem and its trajectories, as `cobalt.episode.record.read_trajectories` gives them.

@@ -46,7 +46,7 @@ def write_viewer(runs: Mapping[str, Path], output: Path, *, hacking: Mapping[str
         hacking: Files of hacking events, by the name of the run.
 
     Returns:
-        How many problems it holds.
+        Number of problems that it holds.
 
     Raises:
         UserError: a run is not evaluated or malformed, the runs have different problems, or the page cannot be written.

@@ -37,7 +37,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryReward:
-    """What a trajectory earned.
+    """Reward that a trajectory earned.
 
     Attributes:
         parts: Of the reward (`cobalt_verl.scoring.score`), `score` among them, and counts of the trajectory.
@@ -114,7 +114,7 @@ class JudgedEpisode:
         self.done = self._episode.done or stopped
 
     async def reward(self, *, too_long: bool) -> TrajectoryReward:
-        """What the trajectory earned, once it has a response; `too_long`: its context grew too long for another one.
+        """Reward of the trajectory, once it has a response; `too_long`: its context grew too long for another one.
 
         Earlier programs of the trajectory do not count as `prev_best_pass_rate`, which is about those in the row's
         prompt.
@@ -155,7 +155,7 @@ class JudgedEpisode:
         return result
 
     def _counts(self, *, too_long: bool) -> dict[str, float]:
-        """What the trajectory was and cost; a turn that was not taken has the public pass rate of the last one."""
+        """Counts of the trajectory and its cost; a turn that was not taken has the public pass rate of the last one."""
         rates = [attempt.public_pass_rate for attempt in self._attempts]
         rates += rates[-1:] * (self._settings.turns - len(rates))
         return {

@@ -36,7 +36,7 @@ EARLY = (
     "hydra",
     "vllm.entrypoints.openai.api_server",
 )
-"""What is imported before the first request: most of what the processes need, and nothing that imports Ray."""
+"""Modules that are imported before the first request: most of what the processes need, and nothing that imports Ray."""
 
 LATE = (
     "verl.trainer.ppo.v1",
@@ -47,7 +47,7 @@ LATE = (
     "cobalt_verl.trainers.sync",
     "cobalt_verl.cpu.shared_prompts",
 )
-"""What is imported in the environment of the first request: Ray reads its job and its node from it at its import."""
+"""Modules imported in the environment of the first request: Ray reads its job and its node from it at its import."""
 
 SOCKET = "socket"
 """Name of the socket in the server's folder."""

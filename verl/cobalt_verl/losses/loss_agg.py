@@ -25,7 +25,7 @@ def micro_batch_loss(config: Any, model_output: Any, data: Any, dp_group: Any = 
 
     Args:
         config: veRL's `ActorConfig`; `loss_agg_mode` must be "token-mean".
-        model_output: What the model made of the micro-batch.
+        model_output: Output of the model for the micro-batch.
         data: The micro-batch of s samples: `response_mask` (s, response length), nested or padded, and
             `global_batch_size`, the samples of the mini-batch on all ranks.
         dp_group: Of veRL.

@@ -47,7 +47,7 @@ def offline_loss(
     """The loss of a micro-batch (scalar) and no metrics, as veRL's training worker calls it.
 
     Args:
-        settings: Which terms there are.
+        settings: Settings that say which terms there are.
         model_output: `log_probs`, nested (samples, tokens); the value at a token is about the token after it.
         data: The micro-batch: `loss_mask`, `advantages` and, where they are needed, `start_log_probs`, placed like the
             log-probs; `batch_num_tokens`, the response tokens of the batch on all ranks, and `dp_size`.

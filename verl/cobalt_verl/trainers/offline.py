@@ -133,7 +133,7 @@ class OfflineTrainer:
             progress.begin(phase, step, self._steps)
 
     def _groups_of(self, step: int) -> list[int]:
-        """Which groups a step trains on; a step may end one epoch and begin the next."""
+        """Groups that a step trains on; a step may end one epoch and begin the next."""
         size, groups = self._config.data.train_batch_size, len(self._train)
         order = partial(_epoch_order, self._config.data.seed, groups)
         return [int(order(number // groups)[number % groups]) for number in range((step - 1) * size, step * size)]
@@ -215,7 +215,7 @@ class OfflineTrainer:
         return [[next(parts) for _ in group] for group in groups]
 
     def _validated(self, start: Sequence[Sequence[LogProbs]], step: int) -> dict[str, float]:
-        """How the policy sees the responses of the validation groups."""
+        """Metrics of the policy on the responses of the validation groups."""
         self._begin("validate", step)
         return validation_metrics(self._validation, self._log_probs(self._validation), start)
 

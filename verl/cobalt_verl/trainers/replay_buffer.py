@@ -20,7 +20,7 @@ class StrictReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # veRL is not typ
         super().__init__(**arguments)
         self.poll_interval = _POLL_SECONDS
         self.samples_of_prompt: dict[str, int] = {}
-        """How many samples a prompt has, by partition ("train", "val"); the trainer sets it."""
+        """Number of samples that a prompt has, by partition ("train", "val"); the trainer sets it."""
         self._awaited = ""
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:

@@ -154,7 +154,7 @@ def reward_metrics(parts: Sequence[Mapping[str, Any]], prompts: Sequence[str]) -
 
     Args:
         parts: Of each trajectory, at least one; all with the same names.
-        prompts: Which prompt each trajectory answers.
+        prompts: Prompt that each trajectory answers.
 
     Returns:
         `reward/NAME`; `reward/equal_groups`, the share of prompts whose trajectories all have the same `score` to the
