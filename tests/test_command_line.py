@@ -324,16 +324,16 @@ def test_each_command_says_what_it_wrote_and_names_a_next_command_that_runs(tmp_
 
 
 @pytest.mark.services
-def test_try_leaves_results_report_and_viewer_and_changes_nothing_when_run_again(services, tmp_path):
+def test_try_leaves_results_report_and_viewer_and_changes_nothing_when_run_again(seed_model, tmp_path):
     source, folder = write_lines(tmp_path / "p.jsonl", [own("a", 3), own("b", 6)]), tmp_path / "out"
     words = ["try", source, "-o", folder, "-n", "2", "--turns", "1", "--prompts", "pocket", "--max_tokens", "32"]
+    words += ["--model", seed_model, "--engine", "max_model_len=1024", "--engine", "dtype=float32"]
     written = []
-    for environment in (services, {}):  # a finished run needs no services
-        finished = cobalt(*words, **environment)
+    for _ in range(2):
+        finished = cobalt(*words)
         assert finished.returncode == 0, finished.stderr[-3000:]
         assert str(folder / "view.html") in finished.stdout and "cobalt report" in finished.stdout
-        names = ("single_turn", "multi_turn", "evaluation")
-        written.append([(folder / f"{name}.jsonl").read_bytes() for name in names])
-    assert written[0] == written[1]
+        written.append({path.name: path.read_bytes() for path in folder.glob("*.jsonl")})
+    assert written[0] == written[1] and {"single_turn.jsonl", "multi_turn.jsonl", "evaluation.jsonl"} <= {*written[0]}
     assert len(json.loads((folder / "evaluation.metrics.json").read_text())["turns"]) == 2
     assert all((folder / "report" / name).exists() for name in ("report.md", "pass_at_1.png"))
