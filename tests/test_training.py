@@ -407,7 +407,7 @@ def printed(world, tmp_path, script, *flags):
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     said = " ".join(finished.stderr.split())
-    assert all(part in said for part in ("scale ", "attention: ", "reward: "))
+    assert all(part in said for part in ("scale ", " samples ", "attention: ", "reward: ", "thinking"))
     shown = {line.strip() for line in finished.stdout.splitlines()}
     assert "require_thinking: false" in shown and not (tmp_path / "o").exists()
     if importlib.util.find_spec("flash_attn") is None:

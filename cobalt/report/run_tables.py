@@ -103,17 +103,14 @@ def hacking_table(events: Mapping[str, Sequence[HackingEvent]], tempted: Mapping
     for name, of_run in events.items():
         counts, turns = count_categories(of_run), tempted[name]
         judged = len(of_run) - counts[NOT_CLASSIFIED]
-        affected = (
-            len({(event.problem, event.sample) for event in of_run}),
-            len({event.problem for event in of_run}),
-        )
+        spread = (len({(event.problem, event.sample) for event in of_run}), len({event.problem for event in of_run}))
         categories = [
             f"{count} ({100 * count / judged:.0f} %)" if judged and category != NOT_CLASSIFIED else str(count)
             for category, count in counts.items()
         ]
         rate = _number(len(of_run), turns / 100, decimals=1) if turns else _ABSENT
-        columns.append([str(len(of_run)), _number(turns), rate, *map(str, affected), *categories])
-        data.append((name, len(of_run), turns, *affected, *counts.values()))
+        columns.append([str(len(of_run)), _number(turns), rate, *map(str, spread), *categories])
+        data.append((name, len(of_run), turns, *spread, *counts.values()))
     return Table(
         "hacking",
         "Hacking events (a changed program that passes the perturbed test it was shown), the turns after such a test,"
